@@ -1,0 +1,37 @@
+"""The recipe: one typed tree that says everything about a run. `asr.recipe_loader.load_recipe` reads it from YAML."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from asr.audio.config import FeaturesConfig
+from asr.config import Config, RecipePath
+from asr.data.config import DataConfig, PhonesConfig, TokensConfig
+from asr.encoder.config import ModelConfig
+from asr.train.config import TrainingConfig
+
+
+class ScoringConfig(Config):
+    ignore: list[str] = []  # tokens removed from reference and hypothesis alike before scoring; printed with the rate
+    bootstrap: int = Field(1000, ge=0)  # resamples of utterances behind the 95 % interval
+
+
+class PublishedConfig(Config):
+    """A result from the literature, printed beside ours by `asr compare`."""
+
+    source: str
+    per: float | None = None  # %
+    epoch_seconds: float | None = None
+
+
+class Recipe(Config):
+    name: str = ""  # label in tables; empty: the recipe file's stem
+    seed: int = Field(0, ge=0)
+    exp: RecipePath | None = None  # experiment folder; None: `exp/<name>` beside the recipe file
+    data: DataConfig
+    features: FeaturesConfig = FeaturesConfig()
+    tokens: TokensConfig = PhonesConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    scoring: ScoringConfig = ScoringConfig()
+    published: PublishedConfig | None = None

@@ -1,0 +1,65 @@
+"""`training:` in a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from asr.config import Config
+
+
+class OptimiserConfig(Config):
+    kind: Literal["radam", "adam", "adamw"] = "radam"
+    lr: float = Field(1e-4, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+class ConstantConfig(Config):
+    kind: Literal["constant"] = "constant"
+    warmup: int = Field(0, ge=0)  # optimiser steps over which the rate rises linearly from 0
+
+
+class PlateauConfig(Config):
+    """The paper's rule: halve the rate when the validation error stops decreasing."""
+
+    kind: Literal["plateau"] = "plateau"
+    warmup: int = Field(0, ge=0)
+    factor: float = Field(0.5, gt=0, lt=1)
+    patience: int = Field(1, ge=0)  # epochs without a better dev PER before the rate is halved
+    min_lr: float = Field(1e-7, ge=0)
+
+
+class CosineConfig(Config):
+    kind: Literal["cosine"] = "cosine"
+    warmup: int = Field(500, ge=0)
+    final: float = Field(0.01, ge=0, le=1)  # share of the peak rate left at the last step
+
+
+ScheduleConfig = Annotated[ConstantConfig | PlateauConfig | CosineConfig, Field(discriminator="kind")]
+
+
+class SpecAugmentConfig(Config):
+    """SpecAugment (Park et al. 2019) without time warping. Masks are set to the utterance's mean."""
+
+    freq_masks: int = Field(0, ge=0)
+    freq_width: int = Field(8, ge=1)  # mel bins at most per mask
+    time_masks: int = Field(0, ge=0)
+    time_width: int = Field(20, ge=1)  # feature frames at most per mask
+    time_share: float = Field(0.2, gt=0, le=1)  # and at most this share of the utterance per mask
+
+
+class TrainingConfig(Config):
+    epochs: int = Field(50, ge=1)
+    max_minutes: float | None = Field(None, gt=0)  # stop after the epoch that passes this much training time
+    batch_frames: int = Field(20000, ge=1)  # padded feature frames per batch, at most
+    accumulate: int = Field(1, ge=1)  # batches per optimiser step
+    optimiser: OptimiserConfig = OptimiserConfig()
+    schedule: ScheduleConfig = PlateauConfig()
+    clip: float = Field(1.0, gt=0)  # largest gradient norm
+    spec_augment: SpecAugmentConfig = SpecAugmentConfig()
+    device: str = "auto"  # auto: the GPU if there is one
+    threads: int = Field(0, ge=0)  # CPU threads; 0: torch's choice
+    validate_every: int = Field(1, ge=1)  # epochs between validations (the last epoch is always validated)
+    tensorboard: bool = True
