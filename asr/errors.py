@@ -15,6 +15,12 @@ class RecipeError(AsrError):
     exit_code = 2
 
 
+class UsageError(AsrError):
+    """The command line asks for what cannot be done: names the option or the path."""
+
+    exit_code = 2
+
+
 class AudioError(AsrError):
     """One audio file cannot be used: names the file and the reason."""
 
