@@ -1,0 +1,160 @@
+"""Figures of a comparison as PNG: error by epoch, loss by epoch, error against time per epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+from matplotlib.transforms import Bbox
+
+from asr.report.table import Rate, Row
+
+# Okabe and Ito's colours, told apart also by colour-blind readers; markers and dashes for print without colour.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
+DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5))]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot by epoch."""
+
+    model: str
+    epochs: list[int]
+    values: list[float]
+
+
+def plot_curves(curves: Sequence[Curve], ylabel: str, path: Path) -> None:
+    """One line per model over epochs; the vertical axis is logarithmic where the values span more than a factor 5."""
+    figure, (axes,) = _figure(1)
+    for index, curve in enumerate(curves):
+        style = _style(index)
+        every = max(1, len(curve.epochs) // 15)
+        axes.plot(
+            curve.epochs, curve.values, label=curve.model, markevery=every, markersize=4.5, linewidth=1.6, **style
+        )
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(ylabel)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _scale(axes, "y", [v for curve in curves for v in curve.values])
+    if curves:
+        axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def plot_rate_by_time(rows: Sequence[Row], path: Path) -> None:
+    """Error rate with its interval against seconds per training epoch, one panel per evaluated set.
+
+    Lower left is better. A published result is hollow and has the colour of our model of the same name; its epoch
+    time comes from other hardware.
+    """
+    models = list(dict.fromkeys(row.model for row in rows))
+    points = [point for row in rows for point in _points(row, dev=any(r.published and r.dev_rate for r in rows))]
+    sets = list(dict.fromkeys(point.panel for point in points))
+    figure, panels = _figure(max(1, len(sets)))
+    for name, axes in zip(sets, panels, strict=False):
+        shown = [point for point in points if point.panel == name]
+        for point in shown:
+            style = {**_style(models.index(point.row.model)), "linestyle": "none"}
+            face = "white" if point.row.published else style["color"]
+            axes.errorbar(point.x, point.y, yerr=point.bars, capsize=3, markersize=7, markerfacecolor=face, **style)
+        axes.set_xlabel("seconds per training epoch")
+        axes.set_ylabel(f"{name} (%)")
+        axes.margins(0.2)
+        _scale(axes, "x", [point.x for point in shown])
+        _scale(axes, "y", [point.y for point in shown])
+        _label(axes, [(p.row.label, p.x, p.y, _style(models.index(p.row.model))["color"]) for p in shown])
+    _save(figure, path)
+
+
+@dataclass(frozen=True)
+class _Point:
+    panel: str
+    row: Row
+    x: float
+    y: float
+    bars: list[list[float]] | None  # lengths below and above, as errorbar wants them
+
+
+def _points(row: Row, dev: bool) -> list[_Point]:
+    """Where a row stands in each panel; `dev`: also by its best validation, which is what papers publish."""
+    if not row.epoch_seconds:
+        return []
+    rates = {f"{name} {rate.unit}": rate for name, rate in row.rates.items()}
+    if dev and row.dev_rate is not None:
+        rates["best dev"] = Rate("", row.dev_rate)
+    points = []
+    for panel, (_, value, low, high) in rates.items():
+        if value is None:
+            continue
+        bars = None if low is None or high is None else [[max(0.0, value - low)], [max(0.0, high - value)]]
+        points.append(_Point(panel, row, row.epoch_seconds, value, bars))
+    return points
+
+
+def _style(index: int) -> dict[str, Any]:
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": DASHES[index % len(DASHES)],
+    }
+
+
+def _figure(panels: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(6.4 * panels, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(1, panels, squeeze=False)[0])
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(True, which="major", color="#dddddd", linewidth=0.7)
+        one.set_axisbelow(True)
+    return figure, axes
+
+
+def _scale(axes: Axes, side: str, values: Sequence[float]) -> None:
+    """Logarithmic where it spreads the values out, with plain numbers at the ticks; else linear."""
+    if not values or min(values) <= 0 or max(values) < 5 * min(values):
+        return
+    axis = axes.xaxis if side == "x" else axes.yaxis
+    (axes.set_xscale if side == "x" else axes.set_yscale)("log")
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    formatter = ScalarFormatter()
+    formatter.set_scientific(False)
+    axis.set_major_formatter(formatter)
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _label(axes: Axes, texts: Sequence[tuple[str, float, float, str]]) -> None:
+    """Name each point beside it, in the first of some places that hides no point and no other name."""
+    canvas = FigureCanvasAgg(axes.get_figure(root=True))
+    canvas.draw()  # positions in pixels exist only after a layout
+    taken = [Bbox.from_bounds(*(axes.transData.transform((x, y)) - 7), 14, 14) for _, x, y, _ in texts]
+    places = [(side * 9, dy) for dy in (5, -11, 17, -23) for side in (1, -1)]
+    for text, x, y, colour in texts:
+        labels = [
+            axes.annotate(text, (x, y), (dx, dy), textcoords="offset points", ha="left" if dx > 0 else "right",
+                          color=colour, fontsize=9, in_layout=False)
+            for dx, dy in places
+        ]  # fmt: skip
+        boxes = [label.get_window_extent(canvas.get_renderer()) for label in labels]
+        free = (
+            i
+            for i, box in enumerate(boxes)
+            if axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 and not any(box.overlaps(other) for other in taken)
+        )
+        best = next(free, 0)
+        taken.append(boxes[best])
+        for i, label in enumerate(labels):
+            if i != best:
+                label.remove()
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=160)
