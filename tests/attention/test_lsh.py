@@ -1,0 +1,92 @@
+"""LSH attention against exact shared query-key attention over the pairs that meet."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from asr.attention.lsh import LshConfig, bucket_counts, hash_buckets, lsh_attention
+
+
+def shared_qk(qk, v, meet, causal=False):
+    """Exact attention of one head over the pairs of the bool matrix `meet`; self only where nothing else is seen."""
+    n, d = qk.shape
+    key = qk / (qk.norm(dim=-1, keepdim=True) + 1e-6)
+    scores = qk @ key.T / d**0.5
+    eye = torch.eye(n, dtype=torch.bool)
+    if causal:
+        meet = meet & torch.ones(n, n, dtype=torch.bool).tril()
+    scores = scores.masked_fill(eye, -5e4).masked_fill(~meet, -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_bucket_equals_softmax_with_shared_query_and_key(causal):
+    torch.manual_seed(0)
+    qk, v = torch.randn(2, 1, 2, 30, 8, dtype=torch.float64)
+    rotation = torch.randn(4, 8, 1, dtype=torch.float64)
+    out = lsh_attention(qk, v, torch.tensor([30]), rotation, bucket_size=30, causal=causal)
+    for h in range(2):
+        expected = shared_qk(qk[0, h], v[0, h], torch.ones(30, 30, dtype=torch.bool), causal)
+        torch.testing.assert_close(out[0, h], expected, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("time", [7, 8, 9, 40, 61])
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("causal", [False, True])
+def test_rounds_combine_to_exact_attention_over_the_union_of_pairs(time, rounds, causal):
+    torch.manual_seed(time)
+    size = 8
+    qk, v = torch.randn(2, 1, 1, time, 4, dtype=torch.float64)
+    rotation = torch.randn(rounds, 4, max(1, -(-time // (2 * size))), dtype=torch.float64)
+    out = lsh_attention(qk, v, torch.tensor([time]), rotation, size, causal)[0, 0]
+    buckets = hash_buckets(qk, rotation, bucket_counts(torch.tensor([time]), size))[0, 0]
+    meet = torch.zeros(time, time, dtype=torch.bool)
+    for r in range(rounds):
+        order = sorted(range(time), key=lambda t: (int(buckets[r, t]), t))
+        chunk = {t: place // size for place, t in enumerate(order)}
+        for i in range(time):
+            for j in range(time):
+                meet[i, j] |= chunk[i] - chunk[j] in (0, 1)
+    torch.testing.assert_close(out, shared_qk(qk[0, 0], v[0, 0], meet, causal), atol=1e-9, rtol=1e-9)
+
+
+def test_buckets_are_the_reformer_hash():
+    torch.manual_seed(0)
+    x, rotation = torch.randn(1, 1, 100, 6), torch.randn(2, 6, 10)
+    counts = bucket_counts(torch.tensor([100]), 8)
+    assert counts.tolist() == [14]
+    buckets = hash_buckets(x, rotation, counts)
+    for r in range(2):
+        turned = x[0, 0] @ rotation[r, :, :7]
+        assert torch.equal(buckets[0, 0, r], torch.cat([turned, -turned], -1).argmax(-1))
+    assert bucket_counts(torch.tensor([0, 1, 8, 9, 16, 17]), 8).tolist() == [1, 1, 1, 2, 2, 4]
+
+
+def test_more_rounds_find_more_of_the_true_top_keys():
+    torch.manual_seed(0)
+    time, size = 512, 16
+    centres = torch.randn(32, 16)
+    qk = (centres[torch.arange(time) % 32] + 0.3 * torch.randn(time, 16)).view(1, 1, time, 16)
+    v = torch.eye(time).view(1, 1, time, time)  # the output row is then the attention row itself
+    key = qk[0, 0] / qk[0, 0].norm(dim=-1, keepdim=True)
+    top = (qk[0, 0] @ key.T).fill_diagonal_(-1e9).topk(15).indices
+    recall = []
+    for rounds in (1, 2, 4, 8):
+        rotation = torch.randn(rounds, 16, time // (2 * size), generator=torch.Generator().manual_seed(1))
+        rows = lsh_attention(qk, v, torch.tensor([time]), rotation, size)[0, 0]
+        recall.append((rows.gather(1, top) > 0).float().mean().item())
+    assert recall == sorted(recall)
+    assert recall[0] < 0.6
+    assert recall[-1] > 0.85
+
+
+def test_training_draws_new_rotations_and_evaluation_keeps_its_own():
+    torch.manual_seed(0)
+    layer = LshConfig(bucket_size=8).build(12, 2)
+    x, lengths = torch.randn(1, 64, 12), torch.tensor([64])
+    assert not torch.equal(layer(x, lengths), layer(x, lengths))
+    layer.eval()
+    assert torch.equal(layer(x, lengths), layer(x, lengths))
+    other = LshConfig(bucket_size=8, seed=1).build(12, 2).eval()
+    other.load_state_dict(layer.state_dict())
+    assert not torch.equal(layer(x, lengths), other(x, lengths))
