@@ -55,8 +55,10 @@ def find_inputs(arguments: Iterable[str | Path]) -> tuple[list[Input], list[str]
     notes = []
     for entry in found:
         path = entry[0]
-        if unique.setdefault(STDIN if path is None else os.path.abspath(path), entry) is not entry:
+        key = STDIN if path is None else os.path.abspath(path)
+        if key in unique:
             notes.append(f"{'stdin' if path is None else printable(path)}: named more than once, decoded once")
+        unique.setdefault(key, entry)
     entries = list(unique.values())
     ids = _unique_ids([(path, short) for path, short, _ in entries])
     return [Input(id, path, problem) for id, (path, _, problem) in zip(ids, entries, strict=True)], notes

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
+from asr.audio.read import Audio, audio_info, read_audio
 from asr.decode.formats import Result, Span
 from asr.decode.inputs import Input
 from asr.decode.sinks import Sink
@@ -20,17 +20,6 @@ log = logging.getLogger(__name__)
 
 EXIT_SOME_FAILED = 3
 EXIT_ALL_FAILED = 4
-
-
-class Audio(Protocol):
-    """`samples` (n,) float32 in [-1, 1]; `rate` Hz of these; `source_rate` Hz of the file."""
-
-    @property
-    def samples(self) -> Any: ...
-    @property
-    def rate(self) -> int: ...
-    @property
-    def source_rate(self) -> int: ...
 
 
 class Hypothesis(Protocol):
@@ -47,7 +36,7 @@ class Recogniser(Protocol):
 
     @property
     def sample_rate(self) -> int: ...
-    def transcribe(self, batch: list[Any], /) -> Sequence[Hypothesis]: ...
+    def transcribe(self, batch: list[Audio], /) -> Sequence[Hypothesis]: ...
 
 
 @dataclass
@@ -138,7 +127,7 @@ def decode_files(
         except Exception as error:  # a reader may fail in ways nobody foresaw; the other files must not pay for it
             fail(item, error)
             continue
-        longest = max([_seconds(audio), *(_seconds(other) for _, other in batch)])
+        longest = max([audio.seconds, *(other.seconds for _, other in batch)])
         if batch and longest * (len(batch) + 1) > options.max_seconds:
             flush()
         batch.append((item, audio))
@@ -150,13 +139,11 @@ def decode_files(
 
 
 def _read(item: Input, sample_rate: int, options: Options, stdin: BinaryIO | None) -> Audio:
-    from asr.audio import audio_info, read_audio
-
     if item.problem:
         raise AudioError(item.problem)
     source: Path | BinaryIO
     if item.path is None:
-        source = io.BytesIO((stdin or sys.stdin.buffer).read())  # readers seek, a pipe cannot
+        source = stdin or sys.stdin.buffer
     else:
         source = item.path
         info = audio_info(item.path)
@@ -167,7 +154,7 @@ def _read(item: Input, sample_rate: int, options: Options, stdin: BinaryIO | Non
         raise AudioError(
             f"is at {audio.rate} Hz but the model was trained at {sample_rate} Hz; convert it, or drop --no-resample"
         )
-    _check_length(_seconds(audio), options.max_seconds)
+    _check_length(audio.seconds, options.max_seconds)
     return audio
 
 
@@ -192,10 +179,6 @@ def _transcribe(
     return [done for pair in batch for done in _transcribe(recogniser, [pair], fail)]
 
 
-def _seconds(audio: Audio) -> float:
-    return len(audio.samples) / audio.rate
-
-
 def _result(item: Input, audio: Audio, hypothesis: Hypothesis, options: Options) -> Result:
     return Result(
         id=item.id,
@@ -203,7 +186,7 @@ def _result(item: Input, audio: Audio, hypothesis: Hypothesis, options: Options)
         text=hypothesis.text,
         tokens=hypothesis.tokens,
         log_prob=hypothesis.log_prob,
-        duration=_seconds(audio),
+        duration=audio.seconds,
         rate=audio.source_rate,
         channel=1 + (options.channel or 0),
     )
@@ -214,4 +197,6 @@ def _reason(item: Input, error: BaseException | str) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     if not isinstance(error, (AsrError, str)):
         text = f"{type(error).__name__}: {text}"
-    return text.removeprefix(item.name).lstrip(": ")
+    for name in (item.name, str(item.path), "<stdin>", "<stream>"):
+        text = text.removeprefix(f"{name}: ")
+    return text

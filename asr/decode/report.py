@@ -1,0 +1,53 @@
+"""What a person reads on standard error while and after many files are decoded."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from asr.decode.loop import Outcome
+
+
+class _Plain(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        return level + super().format(record)
+
+
+@contextmanager
+def log_to_stderr() -> Iterator[logging.Logger]:
+    """The package's log, INFO and above, one plain line a record on standard error while the block runs."""
+    logger = logging.getLogger("asr")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Plain("%(message)s"))
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield logger
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def summarise(outcome: Outcome, log: logging.Logger) -> None:
+    """One line of totals; where several inputs were asked for, every failure once more, so that none scrolls away."""
+    untried = outcome.inputs - outcome.decoded - len(outcome.failures)
+    parts = [f"decoded {outcome.decoded} of {outcome.inputs} inputs"]
+    if outcome.seconds:
+        factor = outcome.wall_seconds / outcome.seconds
+        parts.append(
+            f"{outcome.seconds:.1f} s of audio in {outcome.wall_seconds:.1f} s (real-time factor {factor:.3f})"
+        )
+    if outcome.failures:
+        parts.append(f"{len(outcome.failures)} failed")
+    if untried:
+        parts.append(f"{untried} not tried")
+    log.info("%s", ", ".join(parts))
+    if outcome.inputs > 1:
+        for name, reason in outcome.failures:
+            log.info("  failed: %s: %s", name, reason)
