@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,11 +30,15 @@ class LocatedStr(str):
 
 
 def _to_path(value: Any) -> Any:
-    if isinstance(value, LocatedStr):
-        return value.base / Path(str(value)).expanduser()
-    if isinstance(value, str):
-        return Path(value).expanduser()
-    return value
+    if not isinstance(value, str):
+        return value
+    if not value:
+        raise ValueError("an empty path")
+    try:
+        path = Path(str(value)).expanduser()
+    except RuntimeError as error:  # ~user without a home
+        raise ValueError(f"{error} ({value})") from error
+    return Path(os.path.normpath(value.base / path)) if isinstance(value, LocatedStr) else path
 
 
 RecipePath = Annotated[Path, BeforeValidator(_to_path)]

@@ -1,0 +1,159 @@
+"""Recipe files: YAML with `extends` and command-line overrides → one checked `Recipe`, and back.
+
+    recipe = load_recipe("recipes/an4/linear.yaml", ["training.optimiser.lr=1e-3", "model.encoder.attention.kind=lsh"])
+
+Mappings merge key by key, everything else is replaced. A mapping that names another `kind` than the inherited one
+replaces it whole, since the keys of one kind mean nothing to another. All overrides together are one such layer on
+top of the file, so their order matters only where one key is given twice. A relative path is relative to the file that
+holds it, in an override to the current folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from asr.errors import RecipeError
+from asr.recipe import Recipe
+from asr.recipe_errors import at, recipe_error
+from asr.recipe_schema import complete
+from asr.yaml_tree import NUMBER, Mapping, Scalar, parse_yaml, plain, read_yaml, tree_of
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = False) -> Recipe:
+    """Read a recipe file; `overrides` are `key.sub=value`, the value in YAML.
+
+    `name`, `exp` and `data.features` are always filled in, and every path is absolute. With `check_files` the data
+    sets and the lexicon must exist.
+
+    Raises:
+        RecipeError: one line for each thing that is wrong, with file and line (or the override) and the key path.
+    """
+    path = Path(path)
+    tree = _read_extended(path, ())
+    layer = Mapping("command line", {})
+    for override in overrides:
+        layer = _merge(layer, _override(override))
+    if layer.items:
+        tree = _merge(complete(tree), layer)
+    tree = complete(tree)
+    recipe = _located(_validate(tree), path)
+    if check_files and (missing := [at(tree, keys, problem) for keys, problem in _missing_files(recipe)]):
+        raise RecipeError("\n".join(missing))
+    return recipe
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The whole tree with every default as YAML; `load_recipe` of it gives an equal recipe."""
+    return yaml.dump(recipe_to_dict(recipe), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain types (paths are strings), for checkpoints."""
+    return recipe.model_dump(mode="json")
+
+
+def recipe_from_dict(values: dict[str, Any], source: str = "recipe") -> Recipe:
+    """The inverse of `recipe_to_dict`. `source` is what errors call the place it came from.
+
+    Raises:
+        RecipeError: as `load_recipe`.
+    """
+    tree = tree_of(values, source)
+    if not isinstance(tree, Mapping):
+        raise RecipeError(f"{source}: must be a mapping")
+    return _validate(complete(tree))
+
+
+def _read_extended(path: Path, above: tuple[Path, ...]) -> Mapping:
+    """The file's tree on top of the file it extends. `above` are the files that led here."""
+    tree = read_yaml(path)
+    node = tree.items.pop("extends", None)
+    if node is None:
+        return tree
+    if not isinstance(node, Scalar) or not isinstance(node.value, str) or not node.value:
+        raise RecipeError(f"{node.where}: extends: must be the name of one recipe file")
+    base = Path(path.parent, node.value).expanduser()
+    chain = (*above, path)
+    if base.resolve() in [file.resolve() for file in chain]:
+        names = " → ".join(file.name for file in (*chain, base))
+        raise RecipeError(f"{node.where}: extends: the files extend each other in a circle: {names}")
+    if not base.is_file():
+        raise RecipeError(f"{node.where}: extends: no such file: {base}")
+    return _merge(complete(_read_extended(base, chain)), tree)
+
+
+def _merge(base: Mapping, child: Mapping) -> Mapping:
+    """`child` on top of `base`."""
+    items = dict(base.items)
+    for key, node in child.items.items():
+        old = items.get(key)
+        if isinstance(old, Mapping) and isinstance(node, Mapping) and not _other_kind(old, node):
+            node = _merge(old, node)
+        items[key] = node
+    return Mapping(child.where, items)
+
+
+def _other_kind(base: Mapping, child: Mapping) -> bool:
+    old, new = base.items.get("kind"), child.items.get("kind")
+    return isinstance(old, Scalar) and isinstance(new, Scalar) and old.value != new.value
+
+
+def _override(text: str) -> Mapping:
+    """`a.b=value` as the tree {a: {b: value}}."""
+    where = f"override {text!r}"
+    key, equals, value = text.partition("=")
+    keys = key.strip().split(".")
+    if not equals or not all(keys):
+        raise RecipeError(f"{where}: write key.sub=value, for example training.epochs=3")
+    if keys[0] == "extends":
+        raise RecipeError(f"{where}: extends stands in a recipe file only")
+    layer = Mapping(where, {keys[-1]: parse_yaml(value, where, Path.cwd(), where)})
+    for part in reversed(keys[:-1]):
+        layer = Mapping(where, {part: layer})
+    return layer
+
+
+def _validate(tree: Mapping) -> Recipe:
+    try:
+        return Recipe.model_validate(plain(tree))
+    except ValidationError as error:
+        raise recipe_error(error, tree) from error
+
+
+def _located(recipe: Recipe, path: Path) -> Recipe:
+    """Fill in what follows from where the files lie: name, experiment folder, feature folder."""
+    name = recipe.name or path.stem
+    exp = recipe.exp or path.absolute().parent.resolve() / "exp" / name
+    features = recipe.data.features or recipe.data.train.parent / "features"
+    data = recipe.data.model_copy(update={"features": features})
+    return recipe.model_copy(update={"name": name, "exp": exp, "data": data})
+
+
+def _missing_files(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(key path, problem) of each input file that is not there."""
+    files: dict[tuple[str, ...], Path] = {("data", "train"): recipe.data.train, ("data", "dev"): recipe.data.dev}
+    files |= {("data", "test", name): path for name, path in recipe.data.test.items()}
+    if lexicon := getattr(recipe.tokens, "lexicon", None):
+        files["tokens", "lexicon"] = lexicon
+    for keys, path in files.items():
+        if not path.is_file():
+            yield keys, f"{'not a file' if path.exists() else 'no such file'}: {path}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Short lists on one line; strings that our reader would take for numbers in quotes."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_flow_list(self, data: Iterable[Any]) -> yaml.Node:
+        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
+
+
+_Dumper.add_representer(list, _Dumper.represent_flow_list)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+.0123456789"))
