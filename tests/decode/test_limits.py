@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asr.attention.linear import LinearConfig
+from asr.attention.lsh import LshConfig
+from asr.attention.softmax import SoftmaxConfig
+from asr.data.config import DataConfig
+from asr.decode.limits import QUADRATIC_BUDGET, default_max_seconds
+from asr.encoder.config import BilstmConfig, FrontendConfig, ModelConfig, TransformerConfig
+from asr.recipe import Recipe
+
+
+def limit(attention=None, factor=1, heads=6):
+    encoder = BilstmConfig() if attention is None else TransformerConfig(heads=heads, attention=attention)
+    frontend = FrontendConfig(kind="stack", factor=factor) if factor > 1 else FrontendConfig()
+    data = DataConfig(train=Path("train.jsonl"), dev=Path("dev.jsonl"))
+    return default_max_seconds(Recipe(data=data, model=ModelConfig(frontend=frontend, encoder=encoder)))
+
+
+@pytest.mark.parametrize("attention", [None, SoftmaxConfig(), LinearConfig(), LshConfig()])
+def test_mixers_without_a_matrix_of_frame_pairs_take_ten_minutes(attention):
+    assert limit(attention) == 600.0
+
+
+def test_H7_a_materialised_matrix_shortens_the_limit_to_its_memory():
+    assert limit(SoftmaxConfig(implementation="materialised")) == 54
+    frames = limit(SoftmaxConfig(implementation="materialised"), factor=4, heads=4) * 25
+    assert QUADRATIC_BUDGET * 0.95 < frames**2 * 12 * 4 <= QUADRATIC_BUDGET
+
+
+def test_H7_a_causal_mask_is_a_matrix_too():
+    assert limit(SoftmaxConfig(causal=True)) < 600
