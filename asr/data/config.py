@@ -33,7 +33,7 @@ class PhonesConfig(Config):
     kind: Literal["phones"] = "phones"
     lexicon: RecipePath | None = None  # None: every utterance must carry `phones`
     stress: Literal["keep", "fold"] = "fold"  # one switch for lexicon, targets and scoring: AH0 AH1 AH2, or AH
-    oov: Literal["error", "unk", "drop"] = "error"  # a word without pronunciation: stop, a `<unk>` token, or drop the utterance
+    oov: Literal["error", "unk", "drop"] = "error"  # a word not in the lexicon: stop, `<unk>`, or drop the utterance
     silence: str | None = None  # a token put between words and at both ends; None: none
 
 
