@@ -107,7 +107,7 @@ def decode_files(
         for item, audio, hypothesis in _transcribe(recogniser, batch, fail):
             result = _result(item, audio, hypothesis, options)
             if not hypothesis.tokens and not hypothesis.text:
-                log.warning("%s: nothing recognised in %.3f s of audio", item.name, result.duration)
+                log.warning("%s: nothing recognised in %.4g s of audio", item.name, result.duration)
             try:
                 sink.write(result)
             except BrokenPipeError:
