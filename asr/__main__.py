@@ -1,0 +1,5 @@
+"""`python -m asr` is the same as `asr`."""
+
+from asr.cli.main import main
+
+main()

@@ -1,0 +1,68 @@
+"""The command `asr`. Each sub-command is the function of its name in the module `asr.cli.<name>`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from asr.errors import AsrError
+
+COMMANDS = ("show", "train", "evaluate", "compare", "decode", "validate", "doctor", "schema")
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
+
+
+class Commands(TyperGroup):
+    """Imports a command when it is asked for, and turns the errors a user can act on into one line each."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if find_spec(f"asr.cli.{name}")]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        single = typer.Typer(**PLAIN)
+        single.command(cmd_name)(getattr(import_module(f"asr.cli.{cmd_name}"), cmd_name))
+        return typer.main.get_command(single)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # here, where a closed pipe ends the program without a word
+            return result
+        except AsrError as error:
+            for line in str(error).splitlines():
+                print(f"error: {line}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            sys.exit(130)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    **PLAIN,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"asr {metadata.version('asr')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
+) -> None:
+    """Train speech recognisers with interchangeable sequence mixers, and compare their error rates and speed."""
+
+
+def main() -> None:
+    app()
