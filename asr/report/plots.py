@@ -19,6 +19,7 @@ from asr.report.table import Rate, Row
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5))]
+MARK = 12  # pixels around a point that no name may cover
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _style(index: int) -> dict[str, Any]:
 
 
 def _figure(panels: int) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(6.4 * panels, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.4 * panels, 4.2), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(1, panels, squeeze=False)[0])
     for one in axes:
@@ -134,14 +135,15 @@ def _label(axes: Axes, texts: Sequence[tuple[str, float, float, str]]) -> None:
     """Name each point beside it, in the first of some places that hides no point and no other name."""
     canvas = FigureCanvasAgg(axes.get_figure(root=True))
     canvas.draw()  # positions in pixels exist only after a layout
-    taken = [Bbox.from_bounds(*(axes.transData.transform((x, y)) - 7), 14, 14) for _, x, y, _ in texts]
-    places = [(side * 9, dy) for dy in (5, -11, 17, -23) for side in (1, -1)]
+    centres = [axes.transData.transform((x, y)) for _, x, y, _ in texts]
+    taken = [Bbox.from_extents(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in centres]
+    sides = [(9, "left"), (-9, "right"), (0, "center")]
+    places = [(dx, dy, align) for dy in (5, -11, 17, -23, 29, -35) for dx, align in sides if dx or abs(dy) > 11]
     for text, x, y, colour in texts:
         labels = [
-            axes.annotate(text, (x, y), (dx, dy), textcoords="offset points", ha="left" if dx > 0 else "right",
-                          color=colour, fontsize=9, in_layout=False)
-            for dx, dy in places
-        ]  # fmt: skip
+            axes.annotate(text, (x, y), (dx, dy), textcoords="offset points", ha=align, color=colour, fontsize=9)
+            for dx, dy, align in places
+        ]
         boxes = [label.get_window_extent(canvas.get_renderer()) for label in labels]
         free = (
             i
@@ -150,6 +152,7 @@ def _label(axes: Axes, texts: Sequence[tuple[str, float, float, str]]) -> None:
         )
         best = next(free, 0)
         taken.append(boxes[best])
+        labels[best].set_in_layout(False)  # else the panel would shrink by what it was measured with
         for i, label in enumerate(labels):
             if i != best:
                 label.remove()
@@ -157,4 +160,4 @@ def _label(axes: Axes, texts: Sequence[tuple[str, float, float, str]]) -> None:
 
 def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
+    figure.savefig(path)

@@ -1,0 +1,60 @@
+"""`asr compare`: models side by side in one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compare(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="(EXP|RECIPE)... [KEY=VALUE]...",
+            help="Experiment folders and recipes; overrides apply to all recipes.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of tables and plots. Default: `results` beside the first target."),
+    ] = None,
+    retrain: Annotated[bool, typer.Option("--retrain", help="Train recipes anew that are already trained.")] = False,
+    device: Annotated[str, typer.Option(help="Where to decode: auto, cpu, cuda, …")] = "auto",
+) -> None:
+    """Train what is not trained yet, one model after the other, evaluate all, and print the table.
+
+    Each model is scored on the test sets of its recipe, or on dev where there are none. Writes comparison.md,
+    comparison.csv, compare.json and three plots.
+    Exit code: 0 all rows complete, 1 a training or evaluation failed (the others are in the table), 130 interrupted.
+    """
+    from rich.console import Console
+
+    from asr.decode.report import log_to_stderr
+    from asr.errors import UsageError
+    from asr.report.compare import compare, write
+    from asr.report.evaluate import evaluate
+    from asr.report.experiments import resolve
+    from asr.report.table import notes, rich_table
+
+    # A file whose name holds `=` is still a file.
+    paths = [Path(t) for t in targets if "=" not in t or Path(t).exists()]
+    overrides = [t for t in targets if "=" in t and not Path(t).exists()]
+    if not paths:
+        raise UsageError("give at least one recipe or experiment folder")
+    experiments = resolve(paths, overrides)
+    first = experiments[0]
+    folder = out or (first.recipe_file or first.exp).resolve().parent / "results"
+    with log_to_stderr():
+        comparison = compare(experiments, evaluate=lambda one: evaluate(one.exp, device=device), retrain=retrain)
+        written = write(comparison, folder)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a file has no width to keep to
+    console.print(rich_table(comparison.rows))
+    for note in [*notes(comparison.rows), *comparison.warnings]:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    typer.echo("wrote " + ", ".join(str(path) for path in written), err=True)
+    if comparison.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,184 @@
+"""Puts models side by side: trains what is not trained yet, evaluates all, and makes the rows of one table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from asr.errors import AsrError
+from asr.report.experiments import Experiment, changed_since_training, unfair
+from asr.report.log import TrainingLog, read_log
+from asr.report.plots import Curve, plot_curves, plot_rate_by_time
+from asr.report.table import Rate, Row, csv_text, markdown
+from asr.report.training import train
+
+log = logging.getLogger(__name__)
+
+Evaluate = Callable[[Experiment], dict[str, dict[str, Any]]]
+Train = Callable[[Experiment, bool], None]
+
+
+@dataclass
+class Comparison:
+    """`rows` in the order given, published ones after ours; `warnings` say what is not comparable."""
+
+    rows: list[Row]
+    logs: dict[str, TrainingLog]  # by model
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[Row]:
+        return [row for row in self.rows if row.error]
+
+
+def compare(
+    experiments: Sequence[Experiment], *, evaluate: Evaluate, retrain: bool = False, train: Train = train
+) -> Comparison:
+    """Train each recipe that has no finished experiment, one after the other, then evaluate all of them.
+
+    An error of one model is kept in its row and the others go on; an interrupt stops everything.
+
+    Args:
+        evaluate: gives the results of `asr.report.evaluate` by set.
+        retrain: train every recipe anew, also those that are finished.
+    """
+    warnings = unfair(experiments) if experiments else []
+    for warning in warnings:
+        log.warning(warning)
+    errors: dict[str, str] = {}
+    for one in experiments:
+        try:
+            _make_ready(one, retrain, train)
+        except AsrError as error:
+            errors[one.name] = str(error)
+            log.error("%s", error)
+    rows, logs = [], {}
+    for one in experiments:
+        results: dict[str, dict[str, Any]] = {}
+        try:
+            logs[one.name] = read_log(one.exp)
+            if one.name not in errors:
+                log.info("evaluating %s", one.name)
+                results = evaluate(one)
+        except AsrError as error:
+            errors[one.name] = str(error)
+            log.error("%s", error)
+        rows.append(_row(one, logs.setdefault(one.name, TrainingLog({}, [], False)), results, errors.get(one.name)))
+    warnings += _machines(logs)
+    return Comparison(_with_ratios([*rows, *_published(experiments)], experiments), logs, warnings)
+
+
+def _make_ready(one: Experiment, retrain: bool, train: Train) -> None:
+    if one.recipe_file is None:
+        if not (one.exp / "best.pt").is_file():
+            raise AsrError(f"{one.exp}: no best.pt; give the recipe instead to have it trained")
+        return
+    if not retrain:
+        changed = changed_since_training(one)
+        if changed:
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            raise AsrError(
+                f"{one.exp} was trained with other settings ({'; '.join(changed[:3])}{more}); "
+                "use --retrain, or another folder (exp=…)"
+            )
+        if one.finished:
+            return
+    log.info("training %s", one.name)
+    train(one, retrain)
+
+
+def _row(one: Experiment, log: TrainingLog, results: dict[str, dict[str, Any]], error: str | None) -> Row:
+    rates = {
+        name: Rate(result["unit"], result["rate"], *(result["interval"] or (None, None)))
+        for name, result in results.items()
+    }
+    audio = sum(result["audio_seconds"] for result in results.values())
+    decoding = sum(result["decoding_seconds"] for result in results.values())
+    return Row(
+        model=one.name,
+        rates=rates,
+        dev_rate=log.best_per,
+        epoch_seconds=log.epoch_seconds,
+        frames_per_second=log.frames_per_second,
+        parameters=log.start.get("parameters"),
+        peak_memory_mb=log.peak_memory_mb,
+        rtf=decoding / audio if audio else None,
+        epochs=len(log.epochs) or None,
+        minutes=log.minutes,
+        exp=str(one.exp),
+        error=error,
+    )
+
+
+def _published(experiments: Sequence[Experiment]) -> list[Row]:
+    known = [(one.name, one.recipe.published) for one in experiments if one.recipe.published]
+    return [Row(name, dev_rate=p.per, epoch_seconds=p.epoch_seconds, published=p.source) for name, p in known if p]
+
+
+def _with_ratios(rows: list[Row], experiments: Sequence[Experiment]) -> list[Row]:
+    """Relate epoch times to the first softmax model: ours to ours, published ones to its published time."""
+    baseline = next((one.name for one in experiments if _is_softmax(one)), None)
+    base = {bool(row.published): row.epoch_seconds for row in rows if row.model == baseline}
+    related = []
+    for row in rows:
+        reference = base.get(bool(row.published))
+        ratio = row.epoch_seconds / reference if row.epoch_seconds and reference else None
+        related.append(dataclasses.replace(row, ratio=ratio, baseline=row.model == baseline))
+    return related
+
+
+def _is_softmax(one: Experiment) -> bool:
+    encoder = one.recipe.model.encoder
+    return encoder.kind == "transformer" and encoder.attention.kind == "softmax"
+
+
+def _machines(logs: dict[str, TrainingLog]) -> list[str]:
+    """Epoch times of trainings on unequal devices or thread counts are not comparable, whatever their recipes say."""
+    places: dict[str, list[str]] = {}
+    for name, one in logs.items():
+        if one.start:
+            place = f"{one.start.get('device')} with {one.start.get('threads')} threads"
+            places.setdefault(place, []).append(name)
+    if len(places) < 2:
+        return []
+    return ["times are not comparable: " + "; ".join(f"{', '.join(names)} on {p}" for p, names in places.items())]
+
+
+def write(comparison: Comparison, out: Path) -> list[Path]:
+    """Write comparison.md, .csv, .json and the plots into `out`; returns their paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows = comparison.rows
+    texts = {
+        "comparison.md": markdown(rows, comparison.warnings),
+        "comparison.csv": csv_text(rows),
+        "compare.json": json.dumps(
+            {
+                "rows": [
+                    {**dataclasses.asdict(row), "rates": {k: r._asdict() for k, r in row.rates.items()}} for row in rows
+                ],
+                "warnings": comparison.warnings,
+            },
+            indent=1,
+            ensure_ascii=False,
+        ),
+    }
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8", newline="\n")
+    rates = [
+        Curve(model, [e["epoch"] for e in one.validated], [e["dev_per"] for e in one.validated])
+        for model, one in comparison.logs.items()
+    ]
+    losses = [
+        Curve(model, [e["epoch"] for e in one.epochs], [e["loss"] for e in one.epochs])
+        for model, one in comparison.logs.items()
+    ]
+    plot_curves(rates, "dev error rate (%)", out / "rate_by_epoch.png")
+    plot_curves(losses, "training loss (nats per reference token)", out / "loss_by_epoch.png")
+    plot_rate_by_time(rows, out / "rate_by_time.png")
+    names = [*texts, "rate_by_epoch.png", "rate_by_time.png", "loss_by_epoch.png"]
+    return [out / name for name in names]

@@ -1,0 +1,66 @@
+"""Trains one recipe of a comparison in a process of its own, as `asr train` would be called by hand.
+
+A fresh process makes peak memory and warm-up the model's own, and a crash of one training leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from asr.errors import AsrError
+from asr.report.experiments import Experiment
+
+
+class TrainingFailed(AsrError):
+    """One training of a comparison ended with an error; its own message stands above on stderr."""
+
+
+def train(experiment: Experiment, retrain: bool = False) -> None:
+    """Run `asr train` on the recipe, resuming where an earlier run was stopped.
+
+    Raises:
+        TrainingFailed: the process ended with another code than 0.
+        KeyboardInterrupt: this process or the training was interrupted; the training has saved and ended by then.
+    """
+    command = [sys.executable, "-m", "asr", "train", str(experiment.recipe_file), *experiment.overrides]
+    if retrain:
+        command.append("--overwrite")
+    elif experiment.resumable:
+        command.append("--resume")
+    # A terminal's Ctrl-C reaches every process of the foreground group. The training would count two, ours and the
+    # terminal's, and stop without saving; in a session of its own it hears only what is passed on below.
+    process = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL, start_new_session=True)
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        _stop(process)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    if code == 130:
+        raise KeyboardInterrupt
+    if code:
+        raise TrainingFailed(
+            f"training of {experiment.name} failed with exit code {code}; see {experiment.exp}/train.log"
+        )
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Let the training save; a second interrupt while waiting kills it and whatever it started."""
+    try:
+        process.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
+        process.wait()
+    except KeyboardInterrupt:
+        if os.name == "posix":
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        raise

@@ -1,0 +1,263 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from asr.errors import AsrError, RecipeError
+from asr.report import training
+from asr.report.compare import compare, write
+from asr.report.experiments import differences, resolve
+from asr.report.table import Rate
+from asr.report.training import TrainingFailed
+
+
+def results(rate):
+    one = {
+        "unit": "PER",
+        "rate": rate,
+        "interval": [rate - 1, rate + 1],
+        "audio_seconds": 100.0,
+        "decoding_seconds": 2.0,
+    }
+    return {"test": one}
+
+
+class Trainer:
+    """Stands for the training process: remembers what it was asked to do."""
+
+    def __init__(self, fake, fails=(), **written):
+        self.fake, self.fails, self.written, self.calls = fake, fails, written, []
+
+    def __call__(self, experiment, retrain):
+        self.calls.append((experiment.name, retrain))
+        if experiment.name in self.fails:
+            raise TrainingFailed(f"training of {experiment.name} failed")
+        self.fake.train(experiment.exp, experiment.recipe, **self.written)
+
+
+def run(experiments, trainer, retrain=False):
+    return compare(experiments, evaluate=lambda one: results(20.0), retrain=retrain, train=trainer)
+
+
+def test_trains_what_is_not_finished_and_reads_the_numbers_off_the_log(fake):
+    experiments = resolve([fake.recipe("lsh", "lsh"), fake.recipe("softmax")])
+    fake.train(experiments[1].exp, experiments[1].recipe, seconds=(9.0, 4.0, 4.0, 4.0))
+    trainer = Trainer(fake)
+    comparison = run(experiments, trainer)
+    assert trainer.calls == [("lsh", False)]
+    lsh, softmax = comparison.rows
+    assert lsh.rates == {"test": Rate("PER", 20.0, 19.0, 21.0)}
+    assert (lsh.dev_rate, lsh.epoch_seconds, lsh.parameters, lsh.epochs) == (30.0, 2.1, 1234567, 4)
+    assert lsh.ratio == pytest.approx(2.1 / 4.0)
+    assert (softmax.ratio, softmax.baseline, lsh.baseline) == (1.0, True, False)
+    assert lsh.frames_per_second == pytest.approx(6000 / 2.1)
+    assert lsh.rtf == pytest.approx(0.02)
+    assert lsh.peak_memory_mb == 404.0
+    assert lsh.minutes == pytest.approx((9.0 + 2.0 + 2.2 + 2.1 + 4) / 60)
+    assert comparison.warnings == []
+
+
+def test_interrupted_training_is_taken_up_again(fake):
+    (one,) = resolve([fake.recipe("softmax")])
+    fake.train(one.exp, one.recipe, end=False)
+    trainer = Trainer(fake)
+    run([one], trainer)
+    assert trainer.calls == [("softmax", False)]
+    assert one.resumable
+
+
+def test_retrain_trains_all_recipes_but_never_a_folder(fake):
+    experiments = resolve([fake.recipe("softmax"), fake.recipe("lsh", "lsh")])
+    for one in experiments:
+        fake.train(one.exp, one.recipe)
+    trainer = Trainer(fake)
+    run([experiments[0], *resolve([experiments[1].exp])], trainer, retrain=True)
+    assert trainer.calls == [("softmax", True)]
+
+
+def test_one_failed_training_leaves_the_others_alone(fake, tmp_path):
+    experiments = resolve([fake.recipe("softmax"), fake.recipe("lsh", "lsh"), fake.recipe("linear", "linear")])
+    comparison = run(experiments, Trainer(fake, fails=["lsh"]))
+    assert [bool(row.rates) for row in comparison.rows] == [True, False, True]
+    assert [row.model for row in comparison.failed] == ["lsh"]
+    assert "lsh: training of lsh failed" in write(comparison, tmp_path / "out")[0].read_text()
+
+
+def test_one_failed_evaluation_leaves_the_others_alone(fake):
+    experiments = resolve([fake.recipe("softmax"), fake.recipe("lsh", "lsh")])
+
+    def evaluate(one):
+        if one.name == "softmax":
+            raise AsrError("no such manifest")
+        return results(20.0)
+
+    softmax, lsh = compare(experiments, evaluate=evaluate, train=Trainer(fake)).rows
+    assert (softmax.error, softmax.epoch_seconds) == ("no such manifest", 2.1)  # what is known is still shown
+    assert lsh.error is None
+
+
+def test_an_interrupt_stops_everything(fake):
+    calls = []
+
+    def interrupted(experiment, retrain):
+        calls.append(experiment.name)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(resolve([fake.recipe("softmax"), fake.recipe("lsh", "lsh")]), interrupted)
+    assert calls == ["softmax"]
+
+
+def test_recipe_changed_since_training_is_refused_with_the_keys(fake):
+    recipe = fake.recipe("softmax")
+    (one,) = resolve([recipe])
+    fake.train(one.exp, one.recipe)
+    trainer = Trainer(fake)
+    (row,) = run(resolve([recipe], ["training.epochs=7"]), trainer).rows
+    assert "training.epochs: 50 → 7" in row.error
+    assert trainer.calls == []
+    (row,) = run(resolve([recipe], ["scoring.bootstrap=10"]), trainer).rows  # does not touch the training
+    assert row.error is None
+
+
+def test_unequal_conditions_are_named(fake):
+    recipes = [fake.recipe("a"), fake.recipe("b", "lsh", "seed: 2\ntraining: {batch_frames: 999, epochs: 3}\n")]
+    comparison = run(resolve(recipes), Trainer(fake))
+    assert comparison.warnings == [
+        "a and b differ in seed: 1 → 2",
+        "a and b differ in training.batch_frames: 20000 → 999",
+    ]
+
+
+def test_unequal_machines_are_named(fake):
+    experiments = resolve([fake.recipe("a"), fake.recipe("b", "lsh")])
+    fake.train(experiments[0].exp, experiments[0].recipe, threads=2)
+    (warning,) = run(experiments, Trainer(fake)).warnings
+    assert warning == "times are not comparable: a on cpu with 2 threads; b on cpu with 1 threads"
+
+
+def test_published_row_stands_beside_ours_with_its_own_ratio(fake):
+    published = "published: {{source: 'A paper, table 3', per: {}, epoch_seconds: {}}}\n"
+    recipes = [
+        fake.recipe("softmax", more=published.format(5.12, 2711)),
+        fake.recipe("linear", "linear", published.format(8.08, 824)),
+    ]
+    rows = run(resolve(recipes), Trainer(fake)).rows
+    assert [row.label for row in rows] == ["softmax", "linear", "softmax (published)", "linear (published)"]
+    assert (rows[3].dev_rate, rows[3].published) == (8.08, "A paper, table 3")
+    assert rows[3].ratio == pytest.approx(824 / 2711)
+
+
+def test_files_written(fake, tmp_path):
+    paths = write(run(resolve([fake.recipe("softmax")]), Trainer(fake)), tmp_path / "out")
+    assert sorted(path.name for path in paths) == [
+        "compare.json",
+        "comparison.csv",
+        "comparison.md",
+        "loss_by_epoch.png",
+        "rate_by_epoch.png",
+        "rate_by_time.png",
+    ]
+    assert all(path.stat().st_size > 100 for path in paths)
+    (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    assert row["rates"]["test"] == {"unit": "PER", "value": 20.0, "low": 19.0, "high": 21.0}
+
+
+def test_resolve_refuses_what_it_cannot_use(fake, tmp_path):
+    recipe = fake.recipe("softmax")
+    with pytest.raises(RecipeError, match="share the experiment folder"):
+        resolve([recipe, recipe])
+    with pytest.raises(RecipeError, match="no such recipe"):
+        resolve([tmp_path / "absent.yaml"])
+    with pytest.raises(RecipeError, match=r"no recipe\.yaml"):
+        resolve([tmp_path])
+    (one,) = resolve([recipe])
+    fake.train(one.exp, one.recipe)
+    with pytest.raises(RecipeError, match="changes nothing in a trained experiment"):
+        resolve([one.exp], ["seed=3"])
+
+
+def test_equal_names_are_told_apart(fake):
+    names = [
+        one.name for one in resolve([fake.recipe("a", more="name: x\n"), fake.recipe("b", more="name: x\nexp: e/b\n")])
+    ]
+    assert len(set(names)) == 2
+
+
+def test_differences_lists_dotted_keys(fake):
+    (a,) = resolve([fake.recipe("a")])
+    (b,) = resolve([fake.recipe("b", "lsh")])
+    found = differences(a.recipe, b.recipe, only=["model"])
+    assert "model.encoder.attention.kind: softmax → lsh" in found
+    assert not any(line.startswith("name") for line in found)
+
+
+class TestProcess:
+    """The training process, with a small program in place of `asr train`."""
+
+    @pytest.fixture
+    def program(self, monkeypatch):
+        def use(code):
+            real = subprocess.Popen
+            monkeypatch.setattr(
+                training.subprocess, "Popen", lambda command, **k: real([sys.executable, "-c", code, *command[3:]], **k)
+            )
+
+        return use
+
+    def test_failure_names_the_model_and_its_log(self, fake, program):
+        program("import sys; sys.exit(3)")
+        (one,) = resolve([fake.recipe("softmax")])
+        with pytest.raises(TrainingFailed, match=r"softmax failed with exit code 3.*train\.log"):
+            training.train(one)
+
+    def test_interrupted_training_interrupts_the_comparison(self, fake, program):
+        program("import sys; sys.exit(130)")
+        with pytest.raises(KeyboardInterrupt):
+            training.train(resolve([fake.recipe("softmax")])[0])
+
+    def test_arguments(self, fake, program, tmp_path):
+        program(f"import sys; open({str(tmp_path / 'args')!r}, 'w').write(' '.join(sys.argv[1:]))")
+        recipe = fake.recipe("softmax")
+        (one,) = resolve([recipe], ["training.epochs=7"])
+        training.train(one)
+        assert (tmp_path / "args").read_text() == f"train {recipe} training.epochs=7"
+        fake.train(one.exp, one.recipe, end=False)
+        training.train(one)
+        assert (tmp_path / "args").read_text().endswith(" --resume")
+
+    def test_interrupt_lets_the_training_save_and_leaves_no_child(self, fake, tmp_path):
+        """A comparison in a process of its own is sent one SIGINT while it trains."""
+        driver = tmp_path / "driver.py"
+        child = (
+            "import pathlib, sys, time\n"
+            f"here = pathlib.Path({str(tmp_path)!r})\n"
+            "(here / 'started').touch()\n"
+            "try:\n    time.sleep(60)\n"
+            "except KeyboardInterrupt:\n    (here / 'saved').touch()\n    sys.exit(130)\n"
+        )
+        driver.write_text(
+            "import pathlib, subprocess, sys\n"
+            "from asr.report import training\n"
+            "from asr.report.experiments import resolve\n"
+            "real = subprocess.Popen\n"
+            f"training.subprocess.Popen = lambda command, **k: real([sys.executable, '-c', {child!r}], **k)\n"
+            f"one, = resolve([pathlib.Path({str(fake.recipe('softmax'))!r})])\n"
+            "try:\n    training.train(one)\n"
+            "except KeyboardInterrupt:\n    sys.exit(130)\n"
+        )
+        import signal
+        import time
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for name in ("started", "saved"):
+                (tmp_path / name).unlink(missing_ok=True)
+            process = subprocess.Popen([sys.executable, str(driver)])
+            deadline = time.monotonic() + 30
+            while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(0.1)
+            process.send_signal(number)
+            assert process.wait(timeout=10) == 130
+            assert (tmp_path / "saved").exists()
