@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from asr.ctc.alignment import Counts, Edit, align, format_edits
 from asr.ctc.confidence import bootstrap_interval
+from asr.data.lexicon import fold_stress
 from asr.errors import DataError
 
 
@@ -127,7 +127,7 @@ def score(
     bootstrap: int = 1000,
     seed: int = 0,
     unit: str = "PER",
-    fold_stress: bool = False,
+    stress: Literal["keep", "fold"] = "keep",
     unmatchable: str | None = "<unk>",
 ) -> Score:
     """Score a corpus. The order of the pairs is irrelevant.
@@ -136,17 +136,17 @@ def score(
         ignore: tokens removed from reference and hypothesis alike (silence, noise).
         bootstrap: resamples of utterances behind the interval; 0: no interval.
         unit: the name of the rate.
-        fold_stress: read `AH0`, `AH1`, `AH2` as `AH` on both sides, before `ignore` applies.
+        stress: `fold` reads `AH0`, `AH1`, `AH2` as `AH` on both sides, before `ignore` applies.
         unmatchable: a token that is an error wherever it stands, also against itself; None: no such token.
 
     Raises:
         DataError: an id occurs twice.
     """
-    ignored = tuple(sorted({fold(t) if fold_stress else t for t in ignore}))
+    folded = stress == "fold"
+    ignored = {fold_stress(t) if folded else t for t in ignore}
 
     def clean(tokens: Sequence[str]) -> list[str]:
-        folded = (fold(t) for t in tokens) if fold_stress else tokens
-        return [t for t in folded if t not in ignored]
+        return [t for t in (map(fold_stress, tokens) if folded else tokens) if t not in ignored]
 
     ordered = sorted(pairs, key=lambda pair: pair.id)
     for one, other in pairwise(ordered):
@@ -162,8 +162,8 @@ def score(
     lengths = [u.reference_tokens for u in utterances]
     return Score(
         unit=unit,
-        ignored=ignored,
-        folded=fold_stress,
+        ignored=tuple(sorted(ignored)),
+        folded=folded,
         counts=totals,
         reference_tokens=sum(lengths),
         hypothesis_tokens=sum(len(hypothesis) for _, hypothesis in texts),
@@ -183,13 +183,3 @@ def match(references: Mapping[str, Sequence[str]], hypotheses: Mapping[str, Sequ
         shown = ", ".join(extra[:5]) + (f" and {len(extra) - 5} more" if len(extra) > 5 else "")
         raise DataError(f"no reference for {len(extra)} hypotheses: {shown}; score them against their own set")
     return [Scored(id, reference, hypotheses.get(id, ())) for id, reference in references.items()]
-
-
-def fold(token: str) -> str:
-    """A phone without its ARPAbet stress digit: `AH0` → `AH`; other tokens as they are.
-
-    Example:
-        >>> fold("AH0"), fold("SIL"), fold("<unk>"), fold("2")
-        ('AH', 'SIL', '<unk>', '2')
-    """
-    return re.sub(r"(?<=[A-Za-z])[012]$", "", token)

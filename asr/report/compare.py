@@ -78,16 +78,15 @@ def _make_ready(one: Experiment, retrain: bool, train: Train) -> None:
         if not (one.exp / "best.pt").is_file():
             raise AsrError(f"{one.exp}: no best.pt; give the recipe instead to have it trained")
         return
-    if not retrain:
+    if one.finished and not retrain:
         changed = changed_since_training(one)
-        if changed:
-            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-            raise AsrError(
-                f"{one.exp} was trained with other settings ({'; '.join(changed[:3])}{more}); "
-                "use --retrain, or another folder (exp=…)"
-            )
-        if one.finished:
+        if not changed:
             return
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise AsrError(
+            f"{one.exp} was trained with other settings ({'; '.join(changed[:3])}{more}); "
+            "use --retrain, or another folder (exp=…)"
+        )
     log.info("training %s", one.name)
     train(one, retrain)
 

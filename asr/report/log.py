@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class TrainingLog:
     @property
     def best_per(self) -> float | None:
         """The lowest dev PER, in percent."""
-        return min((e["dev_per"] for e in self.validated), default=None)
+        return min((e["dev_per"] for e in self.validated if math.isfinite(e["dev_per"])), default=None)
 
     @property
     def validated(self) -> list[dict[str, Any]]:

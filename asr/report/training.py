@@ -9,9 +9,12 @@ import os
 import signal
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 from asr.errors import AsrError
-from asr.report.experiments import Experiment
+
+if TYPE_CHECKING:
+    from asr.report.experiments import Experiment
 
 
 class TrainingFailed(AsrError):

@@ -95,16 +95,16 @@ def test_G5_phones_are_whole_tokens():
 def test_G5_ignored_and_folded_on_both_sides_and_printed():
     texts = ("SIL AH0 N", "AH1 N SIL SIL")
     assert score(pairs(texts)).errors == 4
-    result = score(pairs(texts), ignore=["SIL"], fold_stress=True)
+    result = score(pairs(texts), ignore=["SIL"], stress="fold")
     assert (result.errors, result.reference_tokens, result.hypothesis_tokens) == (0, 2, 2)
     assert "ignored: SIL" in result.summary()
     assert "stress folded" in result.summary()
-    swapped = score(pairs((texts[1], texts[0])), ignore=["SIL"], fold_stress=True)
+    swapped = score(pairs((texts[1], texts[0])), ignore=["SIL"], stress="fold")
     assert swapped.errors == 0
 
 
 def test_ignored_token_may_be_written_with_stress():
-    assert score(pairs(("AH0 N", "N")), ignore=["AH0"], fold_stress=True).errors == 0
+    assert score(pairs(("AH0 N", "N")), ignore=["AH0"], stress="fold").errors == 0
 
 
 def test_tokens_with_spaces_and_odd_characters_stay_whole():

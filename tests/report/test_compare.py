@@ -227,7 +227,7 @@ class TestProcess:
         training.train(one)
         assert (tmp_path / "args").read_text().endswith(" --resume")
 
-    def test_interrupt_lets_the_training_save_and_leaves_no_child(self, fake, tmp_path):
+    def test_interrupt_lets_the_training_save_and_leaves_no_child(self, tmp_path):
         """A comparison in a process of its own is sent one SIGINT while it trains."""
         driver = tmp_path / "driver.py"
         child = (
@@ -238,12 +238,12 @@ class TestProcess:
             "except KeyboardInterrupt:\n    (here / 'saved').touch()\n    sys.exit(130)\n"
         )
         driver.write_text(
-            "import pathlib, subprocess, sys\n"
+            "import subprocess, sys\n"
+            "from types import SimpleNamespace\n"
             "from asr.report import training\n"
-            "from asr.report.experiments import resolve\n"
             "real = subprocess.Popen\n"
             f"training.subprocess.Popen = lambda command, **k: real([sys.executable, '-c', {child!r}], **k)\n"
-            f"one, = resolve([pathlib.Path({str(fake.recipe('softmax'))!r})])\n"
+            "one = SimpleNamespace(recipe_file='x.yaml', overrides=(), resumable=False)\n"
             "try:\n    training.train(one)\n"
             "except KeyboardInterrupt:\n    sys.exit(130)\n"
         )

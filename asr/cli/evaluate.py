@@ -1,0 +1,45 @@
+"""`asr evaluate`: error rates of a trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def evaluate(
+    exp: Annotated[Path, typer.Argument(help="Experiment folder, or a checkpoint in it.")],
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="dev, a test set of the recipe, or all; may be repeated. Default: the test sets."),
+    ] = None,
+    manifest: Annotated[
+        list[Path] | None, typer.Option("--manifest", help="Another manifest to score; may be repeated.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON instead of a table.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+) -> None:
+    """Score a model on sets of utterances; writes results/SET.json and results/SET.txt into the experiment folder.
+
+    SET.txt holds alignments, confusions and the worst utterances. Unusable audio counts as all deletions.
+    """
+    from json import dumps
+
+    from rich.console import Console
+
+    from asr.decode.report import log_to_stderr
+    from asr.report.evaluate import evaluate
+    from asr.report.results_table import results_table
+
+    with log_to_stderr():
+        results = evaluate(exp, sets=set, manifests=manifest or (), device=device)
+    if json:
+        print(dumps(results, indent=1, ensure_ascii=False))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a file has no width to keep to
+    console.print(results_table(results))
+    folder = exp.parent if exp.is_file() else exp
+    typer.echo(f"details in {folder / 'results'}", err=True)

@@ -1,0 +1,188 @@
+"""Scores a trained model on sets of utterances and writes what came out into the experiment folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asr.ctc.greedy import greedy_decode
+from asr.ctc.score import Score, match, score
+from asr.data.config import PhonesConfig, SubwordsConfig
+from asr.data.manifest import Utterance, read_manifest, write_atomically
+from asr.data.text import split_words
+from asr.data.tokens import encode_all
+from asr.errors import DataError
+from asr.recipe import Recipe
+from asr.recogniser import Recogniser
+from asr.report.listing import listing
+from asr.train.measure import Stopwatch
+from asr.train.run import pick_device
+from asr.train.sets import LoadedSet, load_set
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Decoded:
+    """What the model made of a set: token ids by utterance, and how it got there."""
+
+    ids: dict[str, list[int]] = field(default_factory=dict)
+    frames: int = 0  # encoder frames
+    blanks: int = 0  # of them, those where blank is the likeliest
+    seconds: float = 0.0  # of model and greedy decoding, from features in memory to token ids, warm-up excluded
+
+
+def evaluate(
+    exp: str | Path,
+    *,
+    sets: Sequence[str] | None = None,
+    manifests: Sequence[Path] = (),
+    device: str = "auto",
+    write: bool = True,
+) -> dict[str, dict[str, Any]]:
+    """Score an experiment; returns the content of `results/SET.json` by set.
+
+    Each result holds the totals of `Score.as_dict`, `words` (the word error rate of subwords and characters, else
+    null), `failed` and `dropped` (id → reason), `blank_share` (of encoder frames), `length_ratio` (emitted to
+    reference tokens), `audio_seconds`, `decoding_seconds`, `rtf`, `device` and `threads`.
+
+    An utterance whose audio cannot be used counts with all its tokens deleted, so that no rate improves by losing
+    data. An utterance that the lexicon cannot express (`oov: drop`) has no reference and is left out. Both are listed.
+
+    Args:
+        exp: experiment folder, or a checkpoint in it.
+        sets: `dev`, names of test sets, or `all`; None: all test sets, or dev where the recipe has none.
+        manifests: further sets, named after their file's stem.
+        write: write results/SET.json and results/SET.txt.
+
+    Raises:
+        DataError: an unknown set, an unreadable manifest, or a set without any usable utterance.
+    """
+    recogniser = Recogniser.load(exp, device=pick_device(device))
+    folder = Path(exp).parent if Path(exp).is_file() else Path(exp)
+    chosen = _choose(recogniser.recipe, sets, manifests)
+    results = {}
+    for name, manifest in chosen.items():
+        result, scores = _evaluate_set(recogniser, name, manifest)
+        results[name] = result
+        for kind in ("failed", "dropped"):
+            if result[kind]:
+                log.warning(
+                    "%s: %d utterances %s: %s", name, len(result[kind]), kind, ", ".join(list(result[kind])[:5])
+                )
+        if write:
+            (folder / "results").mkdir(exist_ok=True)
+            text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+            write_atomically(folder / "results" / f"{name}.json", text)
+            write_atomically(folder / "results" / f"{name}.txt", listing(result, scores))
+    return results
+
+
+def _choose(recipe: Recipe, sets: Sequence[str] | None, manifests: Sequence[Path]) -> dict[str, Path]:
+    known = {"dev": recipe.data.dev, **recipe.data.test}
+    if sets is None:
+        sets = [] if manifests else list(recipe.data.test) or ["dev"]
+    chosen = dict(known) if "all" in sets else {}
+    for name in sets:
+        if name not in (*known, "all"):
+            raise DataError(f"no set {name!r} in the recipe; there are {', '.join(known)} (and all)")
+        if name != "all":
+            chosen[name] = known[name]
+    for manifest in manifests:
+        if manifest.stem in chosen:
+            raise DataError(f"{manifest}: there is another set {manifest.stem!r}; rename the file")
+        chosen[manifest.stem] = manifest
+    return chosen
+
+
+def _evaluate_set(recogniser: Recogniser, name: str, manifest: Path) -> tuple[dict[str, Any], list[Score]]:
+    recipe, tokens = recogniser.recipe, recogniser.tokens
+    with ExitStack() as stack:
+        if recipe.data.features is None or not recipe.data.features.parent.is_dir():  # moved to another machine
+            features = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"features": features})})
+        data = load_set(recipe, name, manifest, tokens, recogniser.cmvn)
+        decoded = _decode(recogniser, data, recipe.training.batch_frames)
+    failed = {id: reason for id, reason in data.dropped.items() if id in data.store.failed}
+    lost = [u for u in read_manifest(manifest) if u.id in failed]
+    targets = {**dict(zip(data.ids, data.targets, strict=True)), **encode_all(tokens, lost).targets}
+    utterances = [u for u in (*data.utterances, *lost) if u.id in targets]
+    scores = _score(recogniser, utterances, targets, decoded.ids)
+    audio = sum(data.frames) * recipe.features.hop_ms / 1000
+    result = {
+        "set": name,
+        "manifest": str(manifest),
+        "model": recipe.name,
+        **scores[0].as_dict(),
+        "words": scores[1].as_dict() if len(scores) > 1 else None,
+        "failed": failed,
+        "dropped": {id: reason for id, reason in data.dropped.items() if id not in targets},
+        "blank_share": decoded.blanks / decoded.frames if decoded.frames else None,
+        "length_ratio": scores[0].hypothesis_tokens / scores[0].reference_tokens
+        if scores[0].reference_tokens
+        else None,
+        "audio_seconds": audio,
+        "decoding_seconds": decoded.seconds,
+        "rtf": decoded.seconds / audio if audio else None,
+        "device": str(recogniser.device),
+        "threads": torch.get_num_threads(),
+    }
+    return result, scores
+
+
+@torch.inference_mode()
+def _decode(recogniser: Recogniser, data: LoadedSet, batch_frames: int) -> Decoded:
+    model, out = recogniser.model.eval(), Decoded()
+    stopwatch = Stopwatch(recogniser.device)
+    batches = data.batches_by_length(batch_frames)
+    warm = data.batch(batches[-1]).to(recogniser.device)  # the shortest: the first call pays for what later ones do not
+    model(warm.features, warm.lengths)
+    for rows in batches:
+        batch = data.batch(rows).to(recogniser.device)
+        with stopwatch("decoding"):
+            log_probs, lengths = model(batch.features, batch.lengths)
+            best = greedy_decode(log_probs, lengths, blank=recogniser.tokens.blank)
+        out.ids |= {id: [token.id for token in row] for id, row in zip(batch.ids, best, strict=True)}
+        real = torch.arange(log_probs.shape[1], device=lengths.device) < lengths[:, None]
+        out.blanks += int(((log_probs.argmax(-1) == recogniser.tokens.blank) & real).sum())
+        out.frames += int(lengths.sum())
+    out.seconds = stopwatch.seconds["decoding"]
+    return out
+
+
+def _score(
+    recogniser: Recogniser,
+    utterances: Sequence[Utterance],
+    targets: Mapping[str, list[int]],
+    hypotheses: Mapping[str, list[int]],
+) -> list[Score]:
+    """The rate over tokens and, where tokens spell words, the rate over words against the transcript itself."""
+    recipe, tokens = recogniser.recipe, recogniser.tokens
+    phones = isinstance(recipe.tokens, PhonesConfig)
+    unit = "PER" if phones else "TER" if isinstance(recipe.tokens, SubwordsConfig) else "CER"
+    pairs = match(
+        {u.id: tokens.symbols_of(targets[u.id]) for u in utterances},
+        {id: tokens.symbols_of(ids) for id, ids in hypotheses.items()},
+    )
+    options: dict[str, Any] = {
+        "ignore": recipe.scoring.ignore,
+        "bootstrap": recipe.scoring.bootstrap,
+        "seed": recipe.seed,
+    }
+    stress = recipe.tokens.stress if isinstance(recipe.tokens, PhonesConfig) else "keep"
+    scores = [score(pairs, unit=unit, stress=stress, **options)]
+    if not phones:
+        words = match(
+            {u.id: u.words for u in utterances},
+            {id: split_words(tokens.text_of(ids)) for id, ids in hypotheses.items()},
+        )
+        scores.append(score(words, unit="WER", **options))
+    return scores
