@@ -143,17 +143,17 @@ def training_step(kind: str) -> str:
 
     from asr.audio.config import FeaturesConfig
     from asr.audio.fbank import fbank
-    from asr.ctc.loss import ctc_loss
-    from asr.encoder.model import build_model
+    from asr.ctc.loss import ctc_loss_sum
+    from asr.encoder.model import CtcModel
     from asr.recipe_loader import recipe_from_dict
 
     small = {"kind": "transformer", "layers": 1, "dim": 16, "heads": 2, "feedforward": 32, "attention": {"kind": kind}}
     encoder = {"kind": kind, "layers": 1, "hidden": 16} if kind == "bilstm" else small
     config = recipe_from_dict({"data": {"train": "-", "dev": "-"}, "model": {"encoder": encoder}}, "doctor").model
     features = fbank(torch.rand(16000, generator=torch.Generator().manual_seed(0)) - 0.5, FeaturesConfig())
-    model = build_model(config, features.shape[1], tokens=5)
+    model = CtcModel(config, features.shape[1], tokens=5)
     log_probs, lengths = model(features[None], torch.tensor([len(features)]))
-    loss = ctc_loss(log_probs, lengths, [[1, 2, 2, 3]])
+    loss = ctc_loss_sum(log_probs, lengths, [[1, 2, 2, 3]])
     loss.backward()
     for name, parameter in model.named_parameters():
         if parameter.grad is None or not parameter.grad.isfinite().all():

@@ -1,0 +1,195 @@
+"""asr.recipe_errors: every mistake is one line with file, line, key path and what to write."""
+
+import pytest
+
+from asr.errors import RecipeError
+from asr.recipe_loader import load_recipe
+
+BASE = "data: {train: train.jsonl, dev: dev.jsonl}\n"
+LR, EPOCHS = "training.optimiser.lr", "training.epochs"
+
+
+@pytest.fixture
+def load(tmp_path):
+    """`load(text)` is the recipe, or the error's text with the folder taken off."""
+
+    def load(text, *overrides):
+        path = tmp_path / "x.yaml"
+        path.write_text(text, encoding="utf-8")
+        try:
+            return load_recipe(path, overrides)
+        except RecipeError as error:
+            return str(error).replace(f"{tmp_path}/", "")
+
+    return load
+
+
+def as_file(key, text):
+    """A recipe with one key set, on line 4 at the deepest, and the line of that key."""
+    *sections, last = key.split(".")
+    lines = [f"{'  ' * depth}{name}:" for depth, name in enumerate(sections)]
+    return BASE + "\n".join([*lines, f"{'  ' * len(sections)}{last}: {text}"]) + "\n", len(sections) + 2
+
+
+REFUSED = [
+    ("1_000", "'1_000'; write 1000"),
+    ("012", "'012'; write 12"),
+    ("-007", "'-007'; write -7"),
+    ("1:30", "'1:30'; write one decimal number, without ':'"),
+    ("'0.1'", "the quoted string '0.1'; write 0.1 without quotes"),
+    ("null", "null; leave the key out to get its default"),
+    ("", "nothing; leave the key out to get its default"),
+    (".inf", "'.inf'; write a finite number"),
+    (".nan", "'.nan'; write a finite number"),
+    ("1e999", "1e999; write a finite number"),
+    ("true", "true"),
+    ("nine", "'nine'"),
+    ("[1]", "a list of 1"),
+    ("{a: 1}", "a mapping"),
+    ("0", "0"),
+    ("-3", "-3"),
+]
+
+
+@pytest.mark.parametrize("text", ["1e-4", ".5", "1e4", "3", "0.5e-3"])
+def test_I1_numbers_for_a_float_key(load, text):
+    recipe, _ = as_file(LR, text)
+    assert load(recipe).training.optimiser.lr == float(text)
+    assert load(BASE, f"{LR}={text}").training.optimiser.lr == float(text)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1e4", 10000), ("3", 3), ("2.0", 2), ("+5", 5)])
+def test_I1_numbers_for_an_integer_key(load, text, expected):
+    got = [load(as_file(EPOCHS, text)[0]).training.epochs, load(BASE, f"{EPOCHS}={text}").training.epochs]
+    assert got == [expected, expected]
+    assert all(type(value) is int for value in got)
+
+
+@pytest.mark.parametrize(("text", "got"), REFUSED)
+@pytest.mark.parametrize(("key", "due"), [(LR, "a number > 0"), (EPOCHS, "an integer >= 1")])
+def test_I1_refused_with_key_value_and_line(load, key, due, text, got):
+    recipe, line = as_file(key, text)
+    assert load(recipe) == f"x.yaml:{line}: {key}: must be {due}, got {got}"
+    override = f"{key}={text}"
+    assert load(BASE, override) == f"override {override!r}: {key}: must be {due}, got {got}"
+
+
+@pytest.mark.parametrize("text", ["1e-4", "1.5", ".5"])
+def test_I1_fractions_for_an_integer_key(load, text):
+    recipe, line = as_file(EPOCHS, text)
+    assert load(recipe) == f"x.yaml:{line}: {EPOCHS}: must be an integer >= 1, got {text}"
+
+
+def test_I1_norway_stays_a_string(load):
+    assert load(BASE + "scoring: {ignore: [NO, ON, yes, y]}\n").scoring.ignore == ["NO", "ON", "yes", "y"]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("training.optimiser.learnig_rate", "training.optimiser: unknown key 'learnig_rate'; did you mean 'lr'?"),
+        ("training.epoch", "training: unknown key 'epoch'; did you mean 'epochs'?"),
+        ("training.lr", "training: unknown key 'lr'; it belongs under training.optimiser"),
+        ("lr", "unknown key 'lr'; it belongs under training.optimiser"),
+        ("learning_rate", "unknown key 'learning_rate'; it belongs under training.optimiser as 'lr'"),
+        ("layers", "unknown key 'layers'; it belongs under model.encoder"),
+        ("features.dim", "features: unknown key 'dim'; it belongs under model.encoder (kind: transformer)"),
+        ("tokens.size", "tokens: unknown key 'size' for kind: phones; it belongs to kind: subwords"),
+        (
+            "model.encoder.attention.rounds",
+            "model.encoder.attention: unknown key 'rounds' for kind: softmax; it belongs to kind: lsh",
+        ),
+        ("model.bucket_sze", "model: unknown key 'bucket_sze'; did you mean model.encoder.attention.bucket_size?"),
+        ("model.xyzzy", "model: unknown key 'xyzzy'; the keys here are frontend, encoder"),
+        ("<<", "unknown key '<<'; the keys here are name, seed, exp, data, features, tokens"),
+    ],
+)
+def test_I3_unknown_key(load, key, message):
+    recipe, line = as_file(key, "3")
+    assert load(recipe).startswith(f"x.yaml:{line}: {message}")
+    assert "\n" not in load(recipe)
+    assert load(BASE, f"{key}=3").startswith(f"override '{key}=3': {message}")
+
+
+def test_I3_the_same_key_twice(load):
+    assert load(BASE + "training:\n  epochs: 1\n  clip: 1\n  epochs: 2\n") == (
+        "x.yaml:5: training.epochs: given twice, first at x.yaml:3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BASE + "training:\n\tepochs: 1\n", "x.yaml:3: invalid YAML: a tab where YAML wants spaces"),
+        ("", "x.yaml:1: the file is empty"),
+        ("- data\n- model\n", "x.yaml:1: a list at the top"),
+    ],
+)
+def test_I3_tab_empty_and_list(load, text, message):
+    assert load(text).startswith(message)
+    assert "\n" not in load(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        (
+            "model.encoder.kind",
+            "trnsformer",
+            "one of transformer, bilstm, got 'trnsformer'; did you mean 'transformer'?",
+        ),
+        ("training.schedule.kind", "null", "one of constant, plateau, cosine, got null"),
+        ("features.cmvn", "globl", "one of none, utterance, speaker, global, got 'globl'; did you mean 'global'?"),
+        ("training.tensorboard", "yes", "true or false, got 'yes'; write true"),
+        ("training.tensorboard", "0", "true or false, got 0; write false"),
+        ("training.max_minutes", "soon", "a number > 0 or null, got 'soon'"),
+        ("model.encoder.dropout", "1", "a number >= 0 and < 1, got 1"),
+        ("name", "5", "a string, got 5; put it in quotes: '5'"),
+        ("data.dev", "5", "a path, got 5; put it in quotes: '5'"),
+        ("data.dev", "null", "a path, got null"),
+        ("data.test", "[a]", "a mapping, got a list of 1"),
+        ("data.test.a", "[b]", "a path, got a list of 1"),
+        ("training", "", "a mapping, got nothing; leave the key out to get its default"),
+        ("model.encoder", "5", "a mapping, got 5"),
+        ("training.optimiser.betas", "[.9]", "a list of 2 numbers, got a list of 1"),
+        ("training.optimiser.betas", "[.9, .9, .9]", "a list of 2 numbers, got a list of 3"),
+        ("training.optimiser.betas", ".9", "a list of 2 numbers, got .9"),
+        ("published", "5", "a mapping or null, got 5"),
+    ],
+)
+def test_wrong_values(load, key, text, message):
+    override = f"{key}={text}"
+    assert load(BASE, override) == f"override {override!r}: {key}: must be {message}"
+
+
+def test_wrong_item_of_a_list(load):
+    assert load(BASE + "scoring:\n  ignore:\n    - a\n    - 7\n") == (
+        "x.yaml:5: scoring.ignore.1: must be a string, got 7; put it in quotes: '7'"
+    )
+
+
+def test_rules_between_keys_name_the_section(load):
+    assert load(BASE + "model:\n  encoder:\n    dim: 190\n    heads: 4\n") == (
+        "x.yaml:3: model.encoder: dim 190 is not a multiple of heads 4"
+    )
+    assert load(BASE, "features.hop_ms=50").startswith(
+        "override 'features.hop_ms=50': features: hop_ms must not exceed"
+    )
+
+
+def test_missing_keys(load):
+    assert load("name: x\ndata:\n  train: a\n") == "x.yaml:2: data.dev: is required and missing"
+    assert load("name: x\n") == "x.yaml:1: data: is required and missing"
+
+
+def test_an_empty_path_is_not_a_folder(load):
+    assert load(BASE, "data.dev=''") == "override \"data.dev=''\": data.dev: an empty path"
+
+
+def test_one_line_for_each_mistake(load):
+    text = BASE + "training:\n  epochs: x\n  optimizer: {}\nsead: 3\n"
+    assert sorted(load(text).splitlines()) == [
+        "x.yaml:3: training.epochs: must be an integer >= 1, got 'x'",
+        "x.yaml:4: training: unknown key 'optimizer'; did you mean 'optimiser'?",
+        "x.yaml:5: unknown key 'sead'; did you mean 'seed'?",
+    ]
