@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _original(data: Path, name: str, dropped: dict[str, str]) -> list[common.Item]:
-    """Items of one set of the distributed layout; the audio of `an4_clstk/fash/an1` is wav/an4_clstk/fash/an1.{wav,sph}."""
+    """Items of one set of the distributed layout; audio of `an4_clstk/fash/an1` is wav/an4_clstk/fash/an1.{wav,sph}."""
     path = data / "etc" / f"an4_{name}.transcription"
     texts: dict[str, str] = {}
     for number, line in read_lines(path):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from asr.audio.read import audio_info
+from asr.audio.read import read_audio
 from asr.data.lexicon import Lexicon, write_lexicon
 from asr.data.manifest import Utterance, write_manifest
 from asr.data.text import read_lines
@@ -103,9 +103,13 @@ def pick(
 
 
 def measure(items: Iterable[Item], dropped: dict[str, str]) -> list[Utterance]:
-    """Utterances that span their whole files; a file that cannot be read is noted in `dropped` and left out."""
+    """Utterances that span their whole files; a file that cannot be read is noted in `dropped` and left out.
+
+    Every file is decoded: a header promises samples that a file cut short does not hold.
+    """
     items = list(items)
-    with ThreadPoolExecutor() as pool:  # header reads: waiting for the disk, not computing
+    print(f"reading {len(items)} audio files ...", file=sys.stderr)
+    with ThreadPoolExecutor() as pool:  # the decoders release the interpreter
         seconds = list(pool.map(_seconds, [audio for _, audio, _, _ in items]))
     utterances = []
     for (id, audio, speaker, text), length in zip(items, seconds, strict=True):
@@ -118,10 +122,10 @@ def measure(items: Iterable[Item], dropped: dict[str, str]) -> list[Utterance]:
 
 def _seconds(audio: Path) -> float | str:
     try:
-        length = audio_info(audio).seconds
+        decoded = read_audio(audio)
     except AsrError as error:
         return str(error)
-    return length if length > 0 else f"{audio}: no samples"
+    return len(decoded.samples) / decoded.rate
 
 
 def split_speakers(utterances: list[Utterance], held_out: int, seed: int) -> tuple[list[Utterance], list[Utterance]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from asr.data.characters import CharacterTable, build_characters
 from asr.data.config import CharactersConfig, PhonesConfig, SubwordsConfig, TokensConfig
@@ -48,13 +49,14 @@ class EncodedSet:
     targets: dict[str, list[int]]
     dropped: dict[str, str]
     oov: Counter[str]  # words (phones, characters) that the table does not know, dropped utterances included
-    unk_tokens: int
     tokens: int
+    unk_tokens: int
+    space_tokens: int  # bare `▁`, which every text has whatever its script
 
     @property
     def unk_rate(self) -> float:
-        """Share of `<unk>` among the target tokens, 0 to 1."""
-        return self.unk_tokens / self.tokens if self.tokens else 0.0
+        """Share of `<unk>` among the target tokens that are not spaces, 0 to 1."""
+        return self.unk_tokens / max(self.tokens - self.space_tokens, 1)
 
     def summary(self) -> str:
         """One line: how much was kept, what is unknown and what was dropped."""
@@ -99,9 +101,10 @@ def encode_all(table: TokenTable, utterances: Iterable[Utterance]) -> EncodedSet
         )
     if dropped and not targets:
         raise DataError(f"every utterance has words without pronunciation: {_top(oov)}.{_case_hint(table, oov)}")
-    tokens = sum(map(len, targets.values()))
-    unk_tokens = sum(target.count(table.unk) for target in targets.values()) if table.unk is not None else 0
-    encoded = EncodedSet(targets, dropped, oov, unk_tokens, tokens)
+    counts = Counter(chain.from_iterable(targets.values()))
+    unk_tokens = counts[table.unk] if table.unk is not None else 0
+    space_tokens = counts[table.ids[SPACE]] if SPACE in table.ids else 0
+    encoded = EncodedSet(targets, dropped, oov, counts.total(), unk_tokens, space_tokens)
     if encoded.unk_rate > MAX_UNK_RATE:
         raise DataError(
             f"{encoded.unk_rate:.0%} of the target tokens are <unk> (at most {MAX_UNK_RATE:.0%} are allowed): "
@@ -120,9 +123,12 @@ def _some(ids: list[str], most: int = 5) -> str:
 
 
 def _case_hint(table: TokenTable, oov: Counter[str]) -> str:
-    known = table.words if isinstance(table, PhoneTable) else table.ids
-    for word, _ in oov.most_common():
-        for other in (word.upper(), word.lower()):
-            if other in known:
-                return f" Upper and lower case differ: the table has {other!r}, the text {word!r}."
+    # subwords and characters: compare letters, for an unknown stretch of text is no unit
+    words = isinstance(table, PhoneTable)
+    known = table.words if isinstance(table, PhoneTable) else set("".join(table.symbols))
+    for item, _ in oov.most_common():
+        mine = item if words else item[0]
+        for other in (mine.upper(), mine.lower()):
+            if other in known and other != mine:
+                return f" Upper and lower case differ: the table has {other!r}, the text {mine!r}."
     return ""

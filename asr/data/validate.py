@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asr.audio.read import audio_info
+from asr.audio.read import audio_info, read_audio
+from asr.audio.source import AudioInfo, Span
 from asr.data.manifest import Utterance, scan_manifest
 from asr.errors import AsrError, DataError
-
-TOLERANCE = 0.02  # seconds by which an utterance may end after its audio: less than one analysis window
 
 
 @dataclass(frozen=True)
@@ -58,25 +57,29 @@ class Report:
         return "\n".join(lines)
 
 
-def validate_manifest(path: str | Path, check_audio: bool = True) -> Report:
+def validate_manifest(path: str | Path, check_audio: bool = True, decode: bool = False) -> Report:
     """Read every line and, with `check_audio`, the header of every audio file; collect what is wrong.
 
-    Audio is wrong if it cannot be read or if the utterance ends more than `TOLERANCE` after it; a length that is but an
-    estimate (mp3 and other compressed formats) is not held against the utterance. Raises DataError only if the file
-    itself cannot be read.
+    Audio is wrong if it cannot be read and if the utterance does not lie within it, by the rule of `read_audio`. A
+    length that is but an estimate (mp3 and other compressed formats) is not held against the utterance. `decode` reads
+    every sample instead: slow, and the only way to find a compressed file that breaks off.
+    Raises DataError only if the manifest itself cannot be read.
     """
     path = Path(path)
     problems: list[Problem] = []
     utterances: list[Utterance] = []
-    lengths: dict[Path, float | AsrError | None] = {}  # many utterances may lie in one recording
+    infos: dict[Path, AudioInfo | AsrError] = {}  # many utterances may lie in one recording
     for number, item in scan_manifest(path):
         if isinstance(item, DataError):
             problems.append(Problem(number, "", str(item).removeprefix(f"{path}:{number}: ")))
             continue
         utterances.append(item)
-        what = _audio_problem(item, lengths) if check_audio else None
-        if what:
-            problems.append(Problem(number, item.id, what))
+        if check_audio or decode:
+            if item.audio not in infos:
+                infos[item.audio] = _info(item.audio, decode)
+            what = _audio_problem(item, infos[item.audio])
+            if what:
+                problems.append(Problem(number, item.id, what))
     if not utterances and not problems:
         problems.append(Problem(1, "", "no utterances in this manifest"))
     return Report(path, problems, summarise(utterances))
@@ -99,17 +102,22 @@ def summarise(utterances: list[Utterance]) -> Summary:
     )
 
 
-def _audio_problem(utterance: Utterance, lengths: dict[Path, float | AsrError | None]) -> str | None:
-    if utterance.audio not in lengths:
-        try:
-            info = audio_info(utterance.audio)
-            lengths[utterance.audio] = None if info.estimated else info.seconds
-        except AsrError as error:
-            lengths[utterance.audio] = error
-    length = lengths[utterance.audio]
-    if isinstance(length, AsrError):
-        return str(length)
-    end = utterance.start + utterance.duration
-    if length is not None and end > length + TOLERANCE:
-        return f"ends at {end:.3f} s, but {utterance.audio} holds {length:.3f} s"
+def _info(audio: Path, decode: bool) -> AudioInfo | AsrError:
+    try:
+        info = audio_info(audio)
+        if decode:
+            info = replace(info, frames=len(read_audio(audio).samples), estimated=False)
+        return info
+    except AsrError as error:
+        return error
+
+
+def _audio_problem(utterance: Utterance, info: AudioInfo | AsrError) -> str | None:
+    if isinstance(info, AsrError):
+        return str(info)
+    try:
+        if not info.estimated:
+            Span(utterance.start, utterance.duration).within(info.frames, info.rate, str(utterance.audio))
+    except AsrError as error:
+        return str(error)
     return None
