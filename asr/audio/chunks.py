@@ -37,11 +37,13 @@ def check_chunks(source: Source) -> int:
             channels, _, bits = struct.unpack(">HIH", source.file.read(8).ljust(8, b"\0"))
             block = max(1, channels * ((bits + 7) // 8))
         elif kind in (b"data", b"SSND"):
-            if magic == b"RF64" and length == 0xFFFFFFFF and big_size is not None:
+            if kind == b"SSND":  # its samples come after two numbers of four bytes
+                position, length = position + 8, max(0, length - 8)
+            elif magic == b"RF64" and length == 0xFFFFFFFF and big_size is not None:
                 length = big_size
             elif form == b"WAVE" and length in _STREAMED:
                 length = min(length, source.size - position)
-            _check_size(source, length, source.size - position, block)
+            _check_size(source, length, max(0, source.size - position), block)
             break
         position += length + length % 2
     source.file.seek(0)

@@ -63,7 +63,7 @@ class Cmvn:
         if self.kind == "none":
             return features
         known = self.statistics.get("" if self.kind == "global" else speaker or "")
-        if known is not None and self.kind != "utterance":
+        if known is not None:
             mean, inverse = known
             return (features - mean) * inverse
         if self.kind == "global":

@@ -46,8 +46,8 @@ def fbank(samples: Tensor, config: FeaturesConfig, dither_seed: int | None = Non
     count = num_frames(len(samples), config)
     if count == 0:
         raise AudioError(
-            f"{len(samples)} samples ({1000 * len(samples) / config.sample_rate:.1f} ms) are too short: one window needs"
-            f" {analysis.window} ({config.window_ms:g} ms at {config.sample_rate} Hz)"
+            f"{len(samples)} samples ({1000 * len(samples) / config.sample_rate:.1f} ms) are too short:"
+            f" one window needs {analysis.window} ({config.window_ms:g} ms at {config.sample_rate} Hz)"
         )
     samples = samples.to(torch.float32)
     if dither_seed is not None and config.dither > 0:
@@ -123,7 +123,7 @@ def _mel_matrix(config: FeaturesConfig, fft: int) -> Tensor:
     if empty := int((matrix.sum(0) == 0).sum()):
         raise RecipeError(
             f"features.bins: {config.bins} bands are too many for a {config.window_ms:g} ms window at"
-            f" {config.sample_rate} Hz: {empty} of them cover no frequency of the spectrum; take fewer bins or a longer window"
+            f" {config.sample_rate} Hz: {empty} of them cover no frequency; take fewer bins or a longer window"
         )
     return matrix.float()
 

@@ -33,7 +33,9 @@ def resample(samples: Tensor, source_rate: int, rate: int) -> Tensor:
 def _bank(down: int, up: int) -> Callable[[Tensor], Tensor]:
     import torchaudio  # takes a second, and most corpora have the model's rate already
 
-    return torchaudio.transforms.Resample(down, up, lowpass_filter_width=WIDTH, rolloff=ROLLOFF)
+    # Tabulated in float64: float32 phases put the taps of long filters off by up to 1e-4.
+    kind = torchaudio.transforms.Resample
+    return kind(down, up, lowpass_filter_width=WIDTH, rolloff=ROLLOFF, dtype=torch.float64).float()
 
 
 def direct_resample(samples: Tensor, down: int, up: int) -> Tensor:

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from typing import BinaryIO
+
 import numpy as np
 import soundfile
 
+from asr.audio import ffmpeg
 from asr.audio.chunks import FIX, check_chunks
 from asr.audio.source import AudioInfo, Source, Span, truncated
 from asr.errors import AudioError
 
 BLOCK = 1 << 20  # frames read at once: memory follows what is in the file, not what a broken header claims
-_UNKNOWN = 1 << 48  # libsndfile's frame count is near 2**63 where a FLAC stream does not declare one
+_UNKNOWN = 1 << 48  # libsndfile says 2**63 - 1 for a FLAC stream of undeclared length, and cannot find its end
 
 
 def info(source: Source) -> AudioInfo:
     """Raises AudioError if the file is not readable or shorter than declared (FLAC: only decoding would tell)."""
     check_chunks(source)
     try:
-        with soundfile.SoundFile(source.file) as file:
-            frames = _count(source, file) if file.frames > _UNKNOWN else file.frames
-            return AudioInfo(file.samplerate, frames, file.channels, estimated=False)
+        with soundfile.SoundFile(_Quiet(source.file)) as file:
+            if file.frames < _UNKNOWN:
+                return AudioInfo(file.samplerate, file.frames, file.channels, estimated=False)
     except (soundfile.SoundFileError, RuntimeError) as error:
         raise _unreadable(source, error) from None
+    return ffmpeg.info(source)
 
 
 def read(source: Source, span: Span) -> tuple[np.ndarray, int]:
     """Samples (n, channels) float32 and the rate in Hz. Raises AudioError; see `info`."""
     padding = check_chunks(source)
     try:
-        with soundfile.SoundFile(source.file) as file:
-            total = _count(source, file) if file.frames > _UNKNOWN else file.frames
+        with soundfile.SoundFile(_Quiet(source.file)) as file:
+            total = file.frames
+            if total >= _UNKNOWN:
+                return ffmpeg.read(source, span)
             first, last = span.within(total, file.samplerate, source.name)
-            file.seek(first)
-            samples = _blocks(file, last - first, "int32" if padding else "float32")
             rate = file.samplerate
+            try:
+                file.seek(first)
+                samples = _blocks(file, last - first, "int32" if padding else "float32")
+            except soundfile.SoundFileError:  # a FLAC stream that is cut or damaged
+                raise truncated(source.name, total, _decodable(source)) from None
     except (soundfile.SoundFileError, RuntimeError) as error:
         raise _unreadable(source, error) from None
     if len(samples) < last - first:
@@ -46,6 +57,21 @@ def read(source: Source, span: Span) -> tuple[np.ndarray, int]:
     return samples, rate
 
 
+class _Quiet:
+    """libsndfile seeks before the start of damaged files; for each time Python would print a traceback."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.read, self.tell = file.read, file.tell
+        self.readinto = file.readinto  # type: ignore[attr-defined]  # every binary file of Python's has it
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        try:
+            return self._file.seek(offset, whence)
+        except (ValueError, OSError):
+            return self._file.tell()
+
+
 def _blocks(file: soundfile.SoundFile, count: int, dtype: str) -> np.ndarray:
     if count <= BLOCK:
         return file.read(count, dtype=dtype, always_2d=True)
@@ -56,11 +82,13 @@ def _blocks(file: soundfile.SoundFile, count: int, dtype: str) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros((0, file.channels), dtype)
 
 
-def _count(source: Source, file: soundfile.SoundFile) -> int:
-    """Frames of a stream that does not declare them: by decoding it once."""
+def _decodable(source: Source) -> int:
+    """Frames up to the first that cannot be decoded, to within a few."""
+    source.file.seek(0)
     total = 0
-    while part := len(file.read(BLOCK, dtype="int16", always_2d=True)):
-        total += part
+    with soundfile.SoundFile(_Quiet(source.file)) as file, contextlib.suppress(soundfile.SoundFileError):
+        while part := len(file.read(256, dtype="int16", always_2d=True)):
+            total += part
     return total
 
 

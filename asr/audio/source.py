@@ -24,7 +24,7 @@ OVERSHOOT_SHARE = 0.01
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What a file says of itself. `estimated`: a compressed format, whose metadata need not match what it decodes to."""
+    """What a file says of itself. `estimated`: a compressed format, which may decode to another length."""
 
     rate: int  # Hz
     frames: int  # samples per channel
@@ -100,7 +100,7 @@ def open_source(source: str | Path | BinaryIO) -> Iterator[Source]:
                 raise AudioError(f"{name}: is a folder, not an audio file")
             if not stat.S_ISREG(status.st_mode):  # a device never ends, a pipe may never start
                 raise AudioError(f"{name}: is not a regular file; pipe audio through standard input instead")
-            file: BinaryIO = open(source, "rb")
+            file: BinaryIO = open(source, "rb")  # noqa: SIM115  (closed below)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise AudioError(f"{name}: cannot be opened: {reason}") from None
@@ -120,5 +120,5 @@ def _sized(file: BinaryIO, name: str, modified: int | None = None) -> Source:
 
 
 def truncated(name: str, promised: int, found: int, unit: str = "samples") -> AudioError:
-    """The error for a file that holds less than it declares. No shortfall is tolerated: the transcript covers it all."""
-    return AudioError(f"{name}: truncated: the header promises {promised} {unit}, the file holds {found}")
+    """The error for a cut or damaged file that holds less than it declares: its transcript would cover sound that is not there."""
+    return AudioError(f"{name}: truncated or damaged: the header promises {promised} {unit}, the file holds {found}")

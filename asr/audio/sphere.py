@@ -42,7 +42,10 @@ def read(source: Source, span: Span) -> tuple[np.ndarray, int]:
     header = read_header(source)
     first, last = span.within(header.frames, header.rate, source.name)
     if header.coding == "shorten":
-        samples, rate = ffmpeg.decode(source)
+        try:
+            samples, rate = ffmpeg.decode(source)
+        except AudioError as error:
+            raise AudioError(f"{error} (embedded shorten; if sph2pipe reads it, {_CONVERT})") from None
         # FFmpeg stops without an error at the end of a cut stream.
         if samples.shape != (header.frames, header.channels) or rate != header.rate:
             raise AudioError(
@@ -108,7 +111,8 @@ def _byte_order(source: Source, fields: dict[str, str], coding: str, width: int)
         if layout == "3210"[-width:]:
             return ">"
     raise AudioError(
-        f"{source.name}: SPHERE {coding} of {width} bytes with sample_byte_format {layout!r} is not read here; {_CONVERT}"
+        f"{source.name}: SPHERE {coding} of {width} bytes with sample_byte_format {layout!r} is not read here;"
+        f" {_CONVERT}"
     )
 
 

@@ -58,11 +58,12 @@ def decode(
 
     from asr.decode.limits import default_max_seconds
     from asr.recogniser import Recogniser
+    from asr.train.run import pick_device
 
     with log_to_stderr() as log:
         for note in notes:
             log.warning(note)
-        recogniser = Recogniser.load(exp, device=device)
+        recogniser = Recogniser.load(exp, pick_device(device))
         if output is None:
             if isinstance(sys.stdout, io.TextIOWrapper):
                 sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale

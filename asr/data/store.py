@@ -3,9 +3,10 @@
     FOLDER/<fingerprint>/features.f32    all frames of all utterances, in manifest order
     FOLDER/<fingerprint>/index.json      id → [first frame, frames]; id → reason for those that failed
 
-The fingerprint covers the feature settings, the code's version, and each utterance's id, span and audio file (path, size,
-modification time): unchanged inputs find the store again, anything else gets one of its own. Stores are raw: CMVN is
-applied on reading. Dither, wanted in training only, is added once when the training set's store is built, seeded by id.
+The fingerprint covers the feature settings, the code's version, and each utterance's id, span and audio file (path,
+size, modification time): unchanged inputs find the store again, anything else gets one of its own. Stores are raw: CMVN
+is applied on reading. Dither, wanted in training only, is added once, when the training set's store is built, seeded by
+the utterance's id.
 """
 
 from __future__ import annotations

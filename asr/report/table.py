@@ -66,7 +66,13 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         def value(row: Row) -> Any:
             return getattr(row, key)
 
-        return Column(key, header, value, lambda row: "–" if value(row) is None else format(value(row), form))
+        def text(row: Row) -> str:
+            found = value(row)
+            if found is None:
+                return "–"
+            return format(found, ".2f" if form == ".1f" and found < 10 else form)
+
+        return Column(key, header, value, text)
 
     def rate(name: str) -> Column:
         unit = next(row.rates[name].unit for row in rows if name in row.rates)

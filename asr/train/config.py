@@ -10,7 +10,7 @@ from asr.config import Config
 
 
 class OptimiserConfig(Config):
-    kind: Literal["radam", "adam", "adamw"] = "radam"
+    name: Literal["radam", "adam", "adamw"] = "radam"
     lr: float = Field(1e-4, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)

@@ -1,0 +1,50 @@
+"""CTC loss with one normalisation, stated once.
+
+-ln p(target | features), summed over all alignments: Graves et al., "Connectionist Temporal Classification", ICML
+2006. Computed by torch in float32. The toolkit's loss is the sum over utterances divided by the number of reference
+tokens in the whole group of batches that makes one optimiser step: nats per reference token. It is therefore the same
+for one batch, for the same utterances in several accumulated batches, and for any batch size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from asr.data.feasible import required_frames
+
+
+def ctc_loss_sum(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], blank: int = 0) -> Tensor:
+    """Sum over the batch of -ln p(target), nats.
+
+    An empty target costs minus the sum of log p(blank). Divide by `reference_tokens` of the group for the loss.
+
+    Args:
+        log_probs: (batch, time, tokens), natural log.
+        lengths: (batch,) real frames of each row.
+        targets: token ids of each row, without blank.
+
+    Raises:
+        ValueError: a target holds the blank or an id outside the table, or needs more frames than its row has (such
+            utterances are filtered before training, where their ids are known).
+    """
+    tokens = log_probs.shape[-1]
+    for row, (target, frames) in enumerate(zip(targets, lengths.tolist(), strict=True)):
+        if any(not 0 <= t < tokens or t == blank for t in target):
+            raise ValueError(f"row {row}: target ids must lie in 0..{tokens - 1} and differ from the blank id {blank}")
+        if frames < required_frames(target):
+            raise ValueError(f"row {row}: {required_frames(target)} frames needed for its target, {frames} given")
+    if not targets:
+        return log_probs.sum() * 0.0
+    flat = torch.tensor([t for target in targets for t in target], dtype=torch.long, device=log_probs.device)
+    sizes = torch.tensor([len(t) for t in targets], dtype=torch.long, device=log_probs.device)
+    per_row = F.ctc_loss(
+        log_probs.float().transpose(0, 1), flat, lengths.to(log_probs.device), sizes, blank, reduction="none"
+    )
+    return per_row.sum()
+
+
+def reference_tokens(targets: list[list[int]]) -> int:
+    """The divisor of the loss: tokens in all targets, at least 1 so that a group of empty ones has a loss too."""
+    return max(1, sum(map(len, targets)))

@@ -1,0 +1,18 @@
+"""Sinusoidal positions, added to the frames before the first block (rotary ones are turned inside the mixers)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def sinusoidal(time: int, dim: int, device: torch.device | None = None) -> Tensor:
+    """(time, dim): sin in even columns, cos in odd ones, wavelengths from 2π to 10000·2π frames.
+
+    Vaswani et al., "Attention Is All You Need", 2017, section 3.5.
+    """
+    rate = torch.exp(torch.arange(0, dim, 2, device=device) * (-math.log(10000.0) / dim))
+    angle = torch.arange(time, device=device)[:, None] * rate
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :dim]

@@ -1,0 +1,104 @@
+"""A trained experiment as an object that turns sound into tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.audio import Audio, fbank, num_frames
+from asr.audio.cmvn import Cmvn
+from asr.ctc.greedy import Token, greedy_decode
+from asr.data.tokens import TokenTable
+from asr.encoder.model import CtcModel
+from asr.recipe import Recipe
+from asr.recipe_loader import recipe_from_dict
+from asr.train.checkpoint import load_checkpoint
+
+
+class TokenSpan(NamedTuple):
+    """A decoded symbol, the seconds over which it was the likeliest, and its best log-probability."""
+
+    symbol: str
+    start_seconds: float
+    end_seconds: float
+    log_prob: float
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What was heard in one recording. `log_prob`: natural log of the best path's probability."""
+
+    text: str
+    tokens: list[TokenSpan]
+    log_prob: float
+
+
+class Recogniser:
+    """Model, token table and normalisation of one experiment.
+
+    Attributes:
+        sample_rate: Hz of the audio that `transcribe` expects.
+    """
+
+    def __init__(self, recipe: Recipe, tokens: TokenTable, cmvn: Cmvn, model: CtcModel, device: torch.device) -> None:
+        self.recipe, self.tokens, self.cmvn, self.device = recipe, tokens, cmvn, device
+        self.model = model.to(device).eval()
+        self.sample_rate = recipe.features.sample_rate
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | torch.device = "cpu") -> Recogniser:
+        """From an experiment folder (its best.pt) or a checkpoint file.
+
+        Raises:
+            DataError: there is no checkpoint, or it is damaged.
+        """
+        path = Path(path)
+        path = path / "best.pt" if path.is_dir() else path
+        saved = load_checkpoint(path)
+        recipe = recipe_from_dict(saved["recipe"], str(path))
+        tokens = TokenTable.from_state(saved["tokens"])
+        model = CtcModel(recipe.model, recipe.features.dim, len(tokens))
+        model.load_state_dict(saved["model"])
+        return cls(recipe, tokens, Cmvn.from_state(saved["cmvn"]), model, torch.device(device))
+
+    def features(self, audio: Audio) -> Tensor:
+        """Normalised features, (frames, dim); no frames for audio shorter than one analysis window."""
+        config = self.recipe.features
+        if num_frames(len(audio.samples), config) == 0:
+            return torch.zeros(0, config.dim)
+        return self.cmvn.apply(fbank(audio.samples, config))
+
+    @torch.inference_mode()
+    def log_probs(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Normalised features of some utterances → (batch, time, tokens) natural log, (batch,) encoder frames."""
+        lengths = torch.tensor([len(f) for f in features], device=self.device)
+        return self.model(pad_sequence(list(features), batch_first=True).to(self.device), lengths)
+
+    def transcribe(self, audios: Sequence[Audio]) -> list[Hypothesis]:
+        """Decode recordings together, at `sample_rate`; one too short for a single frame gives an empty text."""
+        features = [self.features(audio) for audio in audios]
+        if not any(len(f) for f in features):
+            return [Hypothesis("", [], 0.0) for _ in features]
+        log_probs, lengths = self.log_probs(features)
+        best = log_probs.max(-1).values
+        return [
+            self._hypothesis(tokens, len(f), float(row[: int(n)].sum()))
+            for tokens, f, n, row in zip(
+                greedy_decode(log_probs, lengths, self.tokens.blank), features, lengths, best, strict=True
+            )
+        ]
+
+    def _hypothesis(self, tokens: list[Token], frames: int, log_prob: float) -> Hypothesis:
+        hop = self.recipe.features.hop_ms / 1000
+        step, end = hop * self.model.frontend.factor, hop * frames
+        symbols = self.tokens.symbols_of(t.id for t in tokens)
+        spans = [
+            TokenSpan(s, t.start * step, min(t.end * step, end), t.log_prob) for s, t in zip(symbols, tokens, strict=True)
+        ]
+        return Hypothesis(self.tokens.text_of(t.id for t in tokens), spans, log_prob)

@@ -1,0 +1,59 @@
+"""Where the time and the memory of a training go."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+
+class Stopwatch:
+    """Seconds by name, each stretch closed only when the device has finished its work."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = self._now()
+        yield
+        self.seconds[name] += self._now() - start
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Forget earlier peaks, so that `peak_memory_mb` is this training's own."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: resets VmHWM
+
+
+def peak_memory_mb(device: torch.device) -> float | None:
+    """MB: on a GPU the most that torch had allocated, on a CPU the largest resident size of the whole process.
+
+    None where the system does not tell (Windows without a GPU).
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().split("\n"):
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,85 @@
+"""Optimisers by name, and the learning rate of every step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from asr.train.config import OptimiserConfig, ScheduleConfig
+
+OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
+    "radam": torch.optim.RAdam,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def build_optimiser(config: OptimiserConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Weight decay applies to matrices only; biases and the scales of norms are left alone."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    extra: dict[str, Any] = {"foreach": True}
+    if config.name == "radam" and config.weight_decay:
+        extra["decoupled_weight_decay"] = True
+    return OPTIMISERS[config.name](groups, lr=config.lr, betas=config.betas, **extra)
+
+
+class Schedule:
+    """Sets the learning rate before every step: peak rate × warm-up × the schedule's own factor.
+
+    Args:
+        total_steps: optimiser steps of the whole run (cosine ends there).
+    """
+
+    def __init__(self, config: ScheduleConfig, peak: float, total_steps: int) -> None:
+        self.config, self.peak, self.total_steps = config, peak, total_steps
+        self.step = 0
+        self.factor = 1.0  # plateau: product of the cuts so far
+        self.best = math.inf
+        self.bad_epochs = 0
+
+    def lr(self) -> float:
+        """The rate of the step about to be made."""
+        c = self.config
+        rise = min(1.0, (self.step + 1) / c.warmup) if c.warmup else 1.0
+        if c.kind == "cosine":
+            done = (self.step - c.warmup) / max(1, self.total_steps - c.warmup)
+            wave = 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, done))))
+            return self.peak * rise * (c.final + (1 - c.final) * wave)
+        if c.kind == "plateau":
+            return max(c.min_lr, self.peak * rise * self.factor)
+        return self.peak * rise
+
+    def apply(self, optimiser: torch.optim.Optimizer) -> float:
+        rate = self.lr()
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        self.step += 1
+        return rate
+
+    def observe(self, error: float) -> bool:
+        """The dev error of a validation. Returns True when the rate is cut now. A NaN counts as no news."""
+        if self.config.kind != "plateau" or math.isnan(error):
+            return False
+        if error < self.best:
+            self.best, self.bad_epochs = error, 0
+            return False
+        self.bad_epochs += 1
+        if self.bad_epochs <= self.config.patience:
+            return False
+        self.factor *= self.config.factor
+        self.bad_epochs = 0
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {k: getattr(self, k) for k in ("step", "factor", "best", "bad_epochs")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for key, value in state.items():
+            setattr(self, key, value)

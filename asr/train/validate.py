@@ -1,0 +1,89 @@
+"""A model over a whole set without learning: loss, PER and the signs of a collapse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from asr.ctc.alignment import error_counts
+from asr.ctc.greedy import Token, greedy_decode
+from asr.ctc.loss import ctc_loss_sum
+from asr.data.feasible import required_frames
+from asr.encoder.model import CtcModel
+from asr.train.sets import LoadedSet
+
+
+@dataclass
+class Validation:
+    """Totals over a set; the rates follow from them."""
+
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+    reference_tokens: int = 0
+    emitted_tokens: int = 0
+    frames: int = 0  # encoder frames
+    blank_frames: int = 0
+    loss_sum: float = 0.0  # over utterances whose target fits into their frames
+    loss_tokens: int = 0
+    decoded: dict[str, list[Token]] = field(default_factory=dict)
+
+    @property
+    def per(self) -> float:
+        """Token errors in percent of the reference tokens; NaN for a set without any."""
+        errors = self.substitutions + self.deletions + self.insertions
+        return 100 * errors / self.reference_tokens if self.reference_tokens else float("nan")
+
+    @property
+    def loss(self) -> float:
+        """Nats per reference token."""
+        return self.loss_sum / max(1, self.loss_tokens)
+
+    @property
+    def blank_share(self) -> float:
+        """Share of encoder frames whose likeliest token is the blank; 1 means the model says nothing."""
+        return self.blank_frames / max(1, self.frames)
+
+    @property
+    def length_ratio(self) -> float:
+        """Emitted over reference tokens."""
+        return self.emitted_tokens / max(1, self.reference_tokens)
+
+
+@torch.inference_mode()
+def validate(
+    model: CtcModel,
+    data: LoadedSet,
+    batch_frames: int,
+    device: torch.device,
+    blank: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Validation:
+    """Greedy decoding of every utterance of the set. `stop` is asked between batches and ends the pass early."""
+    was_training = model.training
+    model.eval()
+    result = Validation()
+    for rows in data.batches_by_length(batch_frames):
+        if stop():
+            break
+        batch = data.batch(rows).to(device)
+        log_probs, lengths = model(batch.features, batch.lengths)
+        fits = [i for i, t in enumerate(batch.targets) if required_frames(t) <= int(lengths[i])]
+        targets = [batch.targets[i] for i in fits]
+        result.loss_sum += float(ctc_loss_sum(log_probs[fits], lengths[fits], targets, blank))
+        result.loss_tokens += sum(map(len, targets))
+        best = log_probs.argmax(-1).cpu()
+        for i, tokens in enumerate(greedy_decode(log_probs, lengths, blank)):
+            counts = error_counts(batch.targets[i], [t.id for t in tokens])
+            result.substitutions += counts.substitutions
+            result.deletions += counts.deletions
+            result.insertions += counts.insertions
+            result.reference_tokens += len(batch.targets[i])
+            result.emitted_tokens += len(tokens)
+            result.frames += int(lengths[i])
+            result.blank_frames += int((best[i, : int(lengths[i])] == blank).sum())
+            result.decoded[batch.ids[i]] = tokens
+    model.train(was_training)
+    return result
