@@ -120,5 +120,5 @@ def _sized(file: BinaryIO, name: str, modified: int | None = None) -> Source:
 
 
 def truncated(name: str, promised: int, found: int, unit: str = "samples") -> AudioError:
-    """The error for a cut or damaged file that holds less than it declares: its transcript would cover sound that is not there."""
+    """The error for a file that holds less than it declares: its transcript covers sound that is not there."""
     return AudioError(f"{name}: truncated or damaged: the header promises {promised} {unit}, the file holds {found}")
