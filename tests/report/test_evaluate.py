@@ -1,0 +1,162 @@
+"""Evaluation of a small untrained model on noise: the numbers are arbitrary, so they are checked by other routes."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from typer.testing import CliRunner
+
+from asr.audio.cmvn import Cmvn
+from asr.cli.main import app
+from asr.ctc.alignment import error_counts
+from asr.ctc.greedy import Token
+from asr.data.manifest import Utterance, write_manifest
+from asr.data.store import FeatureStore
+from asr.data.tokens import build_tokens
+from asr.encoder.model import CtcModel
+from asr.errors import DataError
+from asr.recipe_loader import dump_recipe, load_recipe, recipe_to_dict
+from asr.recogniser import Recogniser
+from asr.report import evaluate as module
+from asr.report.evaluate import evaluate
+from asr.train.checkpoint import save_checkpoint
+from asr.train.sets import load_set
+from asr.train.validate import validate
+
+WORDS = {"ab": "AH0 B", "day": "D EY1", "sea": "S IY1"}
+MODEL = "{frontend: {kind: stack, factor: 2}, encoder: {layers: 1, dim: 16, heads: 2, feedforward: 16}}"
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """`experiment(tokens, texts)` writes audio, manifest and a checkpoint; returns the experiment folder."""
+
+    def make(tokens, texts=("ab day", "sea", "day ab ab")):
+        rng = np.random.default_rng(0)
+        utterances = []
+        for i, text in enumerate(texts):
+            path = tmp_path / f"{i}.wav"
+            soundfile.write(path, rng.normal(0, 0.1, 8000 + 1600 * i).astype("float32"), 16000)
+            utterances.append(Utterance(f"u{i}", path, (8000 + 1600 * i) / 16000, f"s{i % 2}", text))
+        for name in ("train", "dev", "test"):
+            write_manifest(tmp_path / f"{name}.jsonl", utterances)
+        (tmp_path / "lexicon.txt").write_text("".join(f"{word}  {phones}\n" for word, phones in WORDS.items()))
+        path = tmp_path / "r.yaml"
+        path.write_text(
+            f"data: {{train: train.jsonl, dev: dev.jsonl, test: {{test: test.jsonl}}, workers: 1}}\n"
+            f"tokens: {tokens}\nmodel: {MODEL}\nscoring: {{bootstrap: 50}}\ntraining: {{threads: 1}}\n"
+        )
+        recipe = load_recipe(path)
+        table = build_tokens(recipe.tokens, utterances)
+        store = FeatureStore.build(recipe.data.features, utterances, recipe.features, 1)
+        torch.manual_seed(0)
+        model = CtcModel(recipe.model, recipe.features.dim, len(table))
+        recipe.exp.mkdir(parents=True)
+        (recipe.exp / "recipe.yaml").write_text(dump_recipe(recipe))
+        content = {
+            "recipe": recipe_to_dict(recipe),
+            "tokens": table.state(),
+            "cmvn": Cmvn.estimate(store, utterances, recipe.features).state_dict(),
+            "model": model.state_dict(),
+        }
+        save_checkpoint(recipe.exp / "best.pt", content)
+        return recipe.exp
+
+    return make
+
+
+PHONES = "{kind: phones, lexicon: lexicon.txt, oov: drop}"
+
+
+def test_numbers_equal_those_of_validation(experiment):
+    exp = experiment(PHONES)
+    result = evaluate(exp, sets=["dev"], device="cpu")["dev"]
+    recogniser = Recogniser.load(exp)
+    recipe = recogniser.recipe
+    data = load_set(recipe, "dev", recipe.data.dev, recogniser.tokens, recogniser.cmvn)
+    expected = validate(recogniser.model, data, 20000, recogniser.device)
+    assert result["rate"] == pytest.approx(expected.per)
+    assert result["hypothesis_tokens"] == expected.emitted_tokens > 0
+    assert result["blank_share"] == pytest.approx(expected.blank_share)
+    assert result["length_ratio"] == pytest.approx(expected.length_ratio)
+    assert (result["unit"], result["stress_folded"], result["words"]) == ("PER", True, None)
+    assert result["rtf"] == pytest.approx(result["decoding_seconds"] / result["audio_seconds"])
+    assert result["audio_seconds"] == pytest.approx(1.8, abs=0.1)
+
+
+def test_files_hold_the_same_numbers_every_alignment_and_the_confusions(experiment):
+    exp = experiment(PHONES)
+    results = evaluate(exp, device="cpu")
+    assert list(results) == ["test"]  # the recipe has a test set, so dev is not the default
+    assert json.loads((exp / "results" / "test.json").read_text()) == results["test"]
+    text = (exp / "results" / "test.txt").read_text()
+    assert f"PER {results['test']['rate']:.2f} %" in text
+    assert "stress folded" in text
+    alignments = text[text.index("alignments (PER)") :].splitlines()[1:]
+    assert [line.split("\t")[0] for line in alignments] == ["u0", "u1", "u2"]
+    for line in alignments:
+        reference = [t for t in line.split("\t")[1].split(" ") if not t.startswith("+")]
+        assert len(reference) == {"u0": 4, "u1": 2, "u2": 6}[line.split("\t")[0]]
+
+
+def test_unusable_audio_counts_as_deleted_and_a_word_without_pronunciation_is_left_out(experiment, tmp_path, caplog):
+    exp = experiment(PHONES)
+    before = evaluate(exp, device="cpu", write=False)["test"]
+    (tmp_path / "1.wav").write_bytes(b"not audio")
+    lines = (tmp_path / "test.jsonl").read_text().replace("day ab ab", "day unheard")
+    (tmp_path / "test.jsonl").write_text(lines)
+    result = evaluate(exp, device="cpu", write=False)["test"]
+    assert list(result["failed"]) == ["u1"]
+    assert list(result["dropped"]) == ["u2"]
+    assert "unheard" in result["dropped"]["u2"]
+    assert (result["utterances"], result["reference_tokens"]) == (2, 6)
+    assert result["deletions"] >= 2
+    assert before["utterances"] == 3
+    assert "1 utterances failed: u1" in caplog.text
+
+
+def test_characters_are_also_scored_as_words_against_the_transcript(experiment):
+    result = evaluate(experiment("{kind: characters}"), device="cpu")["test"]
+    assert result["unit"] == "CER"
+    assert (result["words"]["unit"], result["words"]["reference_tokens"]) == ("WER", 6)
+
+
+def test_unknown_symbol_in_reference_and_hypothesis_is_an_error(experiment, monkeypatch):
+    exp = experiment("{kind: phones, lexicon: lexicon.txt, oov: unk}", ("ab unheard",))
+    recogniser = Recogniser.load(exp)
+    target = [recogniser.tokens.ids[s] for s in ("AH", "B", "<unk>")]
+    assert error_counts(target, target, unmatchable=recogniser.tokens.unk).errors == 1
+    said = [[Token(i, n, n + 1, 0.0) for n, i in enumerate(target)]]
+    monkeypatch.setattr(module, "greedy_decode", lambda *_, **__: said)
+    result = module.evaluate(exp, device="cpu", write=False)["test"]
+    assert (result["errors"], result["reference_tokens"]) == (1, 3)
+
+
+def test_sets_and_manifests(experiment, tmp_path):
+    exp = experiment(PHONES)
+    assert list(evaluate(exp / "best.pt", sets=["all"], device="cpu", write=False)) == ["dev", "test"]
+    assert list(evaluate(exp, manifests=[tmp_path / "train.jsonl"], device="cpu", write=False)) == ["train"]
+    with pytest.raises(DataError, match="no set 'tset' in the recipe; there are dev, test"):
+        evaluate(exp, sets=["tset"], device="cpu")
+
+
+def test_experiment_moved_away_from_its_features(experiment, tmp_path):
+    exp = experiment(PHONES)
+    before = evaluate(exp, device="cpu", write=False)["test"]
+    saved = torch.load(exp / "best.pt", weights_only=True)
+    saved.pop("format")
+    saved["recipe"]["data"]["features"] = str(tmp_path / "gone" / "features")
+    save_checkpoint(exp / "best.pt", saved)
+    assert evaluate(exp, device="cpu", write=False)["test"]["errors"] == before["errors"]
+    assert not (tmp_path / "gone").exists()
+
+
+def test_command_prints_table_or_json(experiment):
+    exp = experiment(PHONES)
+    table = CliRunner().invoke(app, ["evaluate", str(exp), "--set", "dev", "--device", "cpu"])
+    assert table.exit_code == 0, table.output
+    assert "PER" in table.stdout
+    printed = CliRunner().invoke(app, ["evaluate", str(exp), "--json", "--device", "cpu"])
+    assert json.loads(printed.stdout)["test"]["unit"] == "PER"
