@@ -129,7 +129,10 @@ def _declared(container: Any, stream: Any) -> int | None:
         seconds = container.duration / 1e6
     else:
         return None
-    return round(seconds * stream.codec_context.sample_rate) or None
+    context = stream.codec_context
+    # Opus counts the samples in that its decoder drops at the start (pre-skip, RFC 7845).
+    dropped = context.delay if context.name in ("opus", "libopus") else 0
+    return round(seconds * context.sample_rate) - dropped or None
 
 
 def _samples(frame: Any, channels: int, source: Source) -> np.ndarray:

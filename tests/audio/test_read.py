@@ -181,6 +181,12 @@ def test_A7_decoded_length_wins_over_metadata(tmp_path, tone, encode, m4a_bytes,
     assert float(torch.corrcoef(torch.stack([clean, heard]))[0, 1]) > 0.9
 
 
+def test_A7_opus_length_is_exact(corpus):
+    pytest.importorskip("av")
+    for path in sorted(corpus("speechocean762").glob("audio/*.ogg"))[:5]:
+        assert audio_info(path).frames == len(read_audio(path).samples)
+
+
 def test_A7_mp3_without_a_length_tag(tone, encode):
     pytest.importorskip("av")
     data = encode(np.tile(tone, 3), "MP3")
