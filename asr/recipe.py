@@ -20,7 +20,7 @@ class PublishedConfig(Config):
     """A result from the literature, printed beside ours by `asr compare`."""
 
     source: str
-    per: float | None = None  # %
+    per: float | None = None  # %, on the validation set
     epoch_seconds: float | None = None
 
 

@@ -61,8 +61,8 @@ def compare(
     for one in experiments:
         results: dict[str, dict[str, Any]] = {}
         try:
-            logs[one.name] = read_log(one.exp)
-            if one.name not in errors:
+            if one.name not in errors:  # else the folder may hold the numbers of another recipe
+                logs[one.name] = read_log(one.exp)
                 log.info("evaluating %s", one.name)
                 results = evaluate(one)
         except AsrError as error:

@@ -116,6 +116,7 @@ def test_recipe_changed_since_training_is_refused_with_the_keys(fake):
     trainer = Trainer(fake)
     (row,) = run(resolve([recipe], ["training.epochs=7"]), trainer).rows
     assert "training.epochs: 50 → 7" in row.error
+    assert (row.dev_rate, row.epoch_seconds, row.rates) == (None, None, {})  # they belong to the other recipe
     assert trainer.calls == []
     (row,) = run(resolve([recipe], ["scoring.bootstrap=10"]), trainer).rows  # does not touch the training
     assert row.error is None
