@@ -15,7 +15,7 @@ model:
   frontend: {kind: stack, factor: 2}
   encoder: {layers: 1, dim: 32, heads: 2, feedforward: 64, dropout: 0.0, convolution: 5, attention: {kind: linear}}
 training:
-  epochs: 16
+  epochs: 24
   batch_frames: 600
   threads: 1
   tensorboard: false
@@ -34,7 +34,8 @@ def say(path, tones, rate=16000, seed=0):
         parts += [0.3 * np.sin(2 * np.pi * TONES[tone] * time), gap]
     samples = np.concatenate(parts)
     path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, samples + rng.normal(0, 0.003, len(samples)), rate)
+    noise = rng.normal(0, 10 ** rng.uniform(-3.5, -2), len(samples))  # so varied that resampling cannot upset the model
+    soundfile.write(path, samples + noise, rate)
     return path
 
 
