@@ -31,7 +31,6 @@ def compare(
     """
     from rich.console import Console
 
-    from asr.decode.report import log_to_stderr
     from asr.errors import UsageError
     from asr.report.compare import compare, write
     from asr.report.evaluate import evaluate
@@ -46,9 +45,8 @@ def compare(
     experiments = resolve(paths, overrides)
     first = experiments[0]
     folder = out or (first.recipe_file or first.exp).resolve().parent / "results"
-    with log_to_stderr():
-        comparison = compare(experiments, evaluate=lambda one: evaluate(one.exp, device=device), retrain=retrain)
-        written = write(comparison, folder)
+    comparison = compare(experiments, evaluate=lambda one: evaluate(one.exp, device=device), retrain=retrain)
+    written = write(comparison, folder)
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)  # a file has no width to keep to

@@ -37,12 +37,13 @@ def decode(
     Exit code: 0 all decoded, 3 some failed, 4 all failed, 2 wrong usage, 130 interrupted.
     """
     import io
+    import logging
     import sys
 
     from asr.decode.formats import FORMATS
     from asr.decode.inputs import find_inputs
     from asr.decode.loop import Options, decode_files
-    from asr.decode.report import log_to_stderr, summarise
+    from asr.decode.report import summarise
     from asr.decode.sinks import Folder, Stream
     from asr.errors import UsageError
 
@@ -60,16 +61,16 @@ def decode(
     from asr.recogniser import Recogniser
     from asr.train.run import pick_device
 
-    with log_to_stderr() as log:
-        for note in notes:
-            log.warning(note)
-        recogniser = Recogniser.load(exp, pick_device(device))
-        if output is None:
-            if isinstance(sys.stdout, io.TextIOWrapper):
-                sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale
-            sink = Stream(sys.stdout, writer)
-        limit = default_max_seconds(recogniser.recipe) if max_seconds is None else max_seconds
-        options = Options(channel, resample, batch_size, limit, fail_fast)
-        outcome = decode_files(recogniser, inputs, sink, options)
-        summarise(outcome, log)
+    log = logging.getLogger("asr")
+    for note in notes:
+        log.warning(note)
+    recogniser = Recogniser.load(exp, pick_device(device))
+    if output is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale
+        sink = Stream(sys.stdout, writer)
+    limit = default_max_seconds(recogniser.recipe) if max_seconds is None else max_seconds
+    options = Options(channel, resample, batch_size, limit, fail_fast)
+    outcome = decode_files(recogniser, inputs, sink, options)
+    summarise(outcome, log)
     raise typer.Exit(outcome.exit_code)

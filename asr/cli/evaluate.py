@@ -28,12 +28,10 @@ def evaluate(
 
     from rich.console import Console
 
-    from asr.decode.report import log_to_stderr
     from asr.report.evaluate import evaluate
     from asr.report.results_table import results_table
 
-    with log_to_stderr():
-        results = evaluate(exp, sets=set, manifests=manifest or (), device=device)
+    results = evaluate(exp, sets=set, manifests=manifest or (), device=device)
     if json:
         print(dumps(results, indent=1, ensure_ascii=False))
         return

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module, metadata
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from asr.cli.log import log_to_stderr
 from asr.errors import AsrError
 
 COMMANDS = ("show", "train", "evaluate", "compare", "decode", "validate", "doctor", "schema")
+INTERRUPTED = 130  # exit code of a program that Ctrl-C or SIGTERM ended
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
 
 
@@ -30,16 +33,17 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
+            with log_to_stderr():
+                result = super().invoke(ctx)
             sys.stdout.flush()  # here, where a closed pipe ends the program without a word
             return result
         except AsrError as error:
             for line in str(error).splitlines():
-                print(f"error: {line}", file=sys.stderr)
+                print(line if error.exit_code == INTERRUPTED else f"error: {line}", file=sys.stderr)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
 
 
 app = typer.Typer(
@@ -63,5 +67,10 @@ def options(
     """Train speech recognisers with interchangeable sequence mixers, and compare their error rates and speed."""
 
 
+def _terminated(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, _terminated)  # like Ctrl-C: clean up, leave no process behind, exit 130
     app()

@@ -3,35 +3,8 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from asr.decode.loop import Outcome
-
-
-class _Plain(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        return level + super().format(record)
-
-
-@contextmanager
-def log_to_stderr() -> Iterator[logging.Logger]:
-    """The package's log, INFO and above, one plain line a record on standard error while the block runs."""
-    logger = logging.getLogger("asr")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Plain("%(message)s"))
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    try:
-        yield logger
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagate
 
 
 def summarise(outcome: Outcome, log: logging.Logger) -> None:
