@@ -16,6 +16,7 @@ from asr.audio.cmvn import Cmvn
 from asr.ctc.greedy import Token, greedy_decode
 from asr.data.tokens import TokenTable
 from asr.encoder.model import CtcModel
+from asr.errors import AudioError
 from asr.recipe import Recipe
 from asr.recipe_loader import recipe_from_dict
 from asr.train.checkpoint import load_checkpoint
@@ -68,8 +69,16 @@ class Recogniser:
         return cls(recipe, tokens, Cmvn.from_state(saved["cmvn"]), model, torch.device(device))
 
     def features(self, audio: Audio) -> Tensor:
-        """Normalised features, (frames, dim); no frames for audio shorter than one analysis window."""
+        """Normalised features, (frames, dim); no frames for audio shorter than one analysis window.
+
+        Raises:
+            AudioError: the audio is at another rate than the model's.
+        """
         config = self.recipe.features
+        if audio.rate != self.sample_rate:
+            raise AudioError(
+                f"audio at {audio.rate} Hz, but the model was trained at {self.sample_rate} Hz; resample it"
+            )
         if num_frames(len(audio.samples), config) == 0:
             return torch.zeros(0, config.dim)
         return self.cmvn.apply(fbank(audio.samples, config))
@@ -99,6 +108,7 @@ class Recogniser:
         step, end = hop * self.model.frontend.factor, hop * frames
         symbols = self.tokens.symbols_of(t.id for t in tokens)
         spans = [
-            TokenSpan(s, t.start * step, min(t.end * step, end), t.log_prob) for s, t in zip(symbols, tokens, strict=True)
+            TokenSpan(s, t.start * step, min(t.end * step, end), t.log_prob)
+            for s, t in zip(symbols, tokens, strict=True)
         ]
         return Hypothesis(self.tokens.text_of(t.id for t in tokens), spans, log_prob)

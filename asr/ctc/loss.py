@@ -1,9 +1,9 @@
 """CTC loss with one normalisation, stated once.
 
 -ln p(target | features), summed over all alignments: Graves et al., "Connectionist Temporal Classification", ICML
-2006. Computed by torch in float32. The toolkit's loss is the sum over utterances divided by the number of reference
-tokens in the whole group of batches that makes one optimiser step: nats per reference token. It is therefore the same
-for one batch, for the same utterances in several accumulated batches, and for any batch size.
+2006. Computed by torch, at least in float32. The toolkit's loss is the sum over utterances divided by the number of
+reference tokens in the whole group of batches that makes one optimiser step: nats per reference token. It is therefore
+the same for one batch, for the same utterances in several accumulated batches, and for any batch size.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ def ctc_loss_sum(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], b
             raise ValueError(f"row {row}: {required_frames(target)} frames needed for its target, {frames} given")
     if not targets:
         return log_probs.sum() * 0.0
+    log_probs = log_probs.to(torch.promote_types(log_probs.dtype, torch.float32))
     flat = torch.tensor([t for target in targets for t in target], dtype=torch.long, device=log_probs.device)
     sizes = torch.tensor([len(t) for t in targets], dtype=torch.long, device=log_probs.device)
-    per_row = F.ctc_loss(
-        log_probs.float().transpose(0, 1), flat, lengths.to(log_probs.device), sizes, blank, reduction="none"
-    )
+    per_row = F.ctc_loss(log_probs.transpose(0, 1), flat, lengths.to(log_probs.device), sizes, blank, reduction="none")
     return per_row.sum()
 
 

@@ -1,4 +1,4 @@
-"""One transformer block: mixer, optional gated depth-wise convolution, feed-forward, each with a residual and a norm."""
+"""One transformer block: mixer, optional gated depth-wise convolution, feed-forward; each has a residual and a norm."""
 
 from __future__ import annotations
 

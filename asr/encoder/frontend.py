@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -45,13 +46,15 @@ class ConvFrontend(nn.Module):
         self.steps = int(math.log2(factor))
         sizes = [1] + [channels] * self.steps
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(a, b, kernel_size=3, stride=2, padding=1) for a, b in zip(sizes, sizes[1:], strict=False)
+            nn.Conv2d(a, b, kernel_size=3, stride=2, padding=1) for a, b in pairwise(sizes)
         )
         for _ in range(self.steps):
             features = -(-features // 2)
         self.project = nn.Linear(channels * features, dim)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        if x.shape[1] == 0:  # convolutions refuse it
+            return x.new_zeros(x.shape[0], 0, self.project.out_features), lengths
         for convolution in self.convolutions:
             x = x if x.dim() == 4 else x[:, None]
             keep = torch.arange(x.shape[2], device=x.device) < lengths[:, None]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from asr.errors import DataError
+from asr.errors import AsrError, DataError
 
 FORMAT = 1
 
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Write tensors and plain types under a temporary name, flush to the disk, then rename over `path`."""
+    """Write tensors and plain types under a temporary name, flush to the disk, then rename over `path`.
+
+    Raises:
+        AsrError: the disk does not take it; what stood at `path` before still does.
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb") as file:
@@ -23,6 +26,8 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as either
+        raise AsrError(f"{path}: cannot be written ({_first_line(error)})") from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -37,8 +42,13 @@ def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str,
         raise DataError(f"{path}: no checkpoint here; train the recipe first (asr train)")
     try:
         content = torch.load(path, map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise DataError(f"{path}: not a readable checkpoint ({str(error).splitlines()[0]})") from None
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise DataError(f"{path}: not a readable checkpoint, or a damaged one ({_first_line(error)})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f"{path}: not a checkpoint of this program, or of another format than {FORMAT}")
     return content
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].split(". This file can still be loaded")[0][:200]

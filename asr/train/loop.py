@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from asr.data.batches import plan_batches
 from asr.data.manifest import read_manifest
 from asr.data.tokens import TokenTable, build_tokens
 from asr.encoder.model import CtcModel
-from asr.errors import AsrError
+from asr.errors import AsrError, DataError
 from asr.recipe import Recipe
 from asr.recipe_loader import recipe_to_dict
 from asr.train.checkpoint import load_checkpoint, save_checkpoint
@@ -75,7 +76,7 @@ def train(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> P
         state = _prepare(recipe, run)
         config, counters = recipe.training, state.counters
         with StopRequest() as stop, Progress(config.epochs) as progress:
-            while counters.epoch < config.epochs and not _out_of_time(config.max_minutes, counters):
+            while counters.epoch < config.epochs and not _out_of_time(config.max_minutes, counters.elapsed):
                 plan = state.groups(counters.epoch)
                 progress.epoch(counters.epoch + 1, len(plan), done=counters.group)
                 for group in plan[counters.group :]:
@@ -116,7 +117,7 @@ class State:
 
     @property
     def frames_per_second(self) -> float:
-        spent = sum(self.watch.seconds.values())
+        spent = sum(self.watch.seconds.values()) + sum(self.counters.seconds.values())
         return self.counters.frames / spent if spent else 0.0
 
     def content(self) -> dict[str, Any]:
@@ -138,15 +139,28 @@ def _prepare(recipe: Recipe, run: Run) -> State:
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.manual_seed(recipe.seed)
-    saved = load_checkpoint(run.last, device) if run.resuming else None
+    saved = load_checkpoint(run.last) if run.resuming else None  # on the CPU, where features are normalised
     if saved:
+        if "training" not in saved:
+            raise DataError(f"{run.last}: has weights only (a best.pt?) and cannot be resumed; start with --overwrite")
         run.check_same(saved["recipe"])
 
-    tokens = TokenTable.from_state(saved["tokens"]) if saved else build_tokens(recipe.tokens, read_manifest(recipe.data.train))
+    tokens = (
+        TokenTable.from_state(saved["tokens"])
+        if saved
+        else build_tokens(recipe.tokens, read_manifest(recipe.data.train))
+    )
     model = CtcModel(recipe.model, recipe.features.dim, len(tokens)).to(device)
     cmvn = Cmvn.from_state(saved["cmvn"]) if saved else None
     train_set = keep_trainable(load_set(recipe, "train", recipe.data.train, tokens, cmvn), recipe, model.output_length)
     dev_set = load_set(recipe, "dev", recipe.data.dev, tokens, train_set.cmvn)
+    if not any(dev_set.targets):
+        raise DataError(f"{recipe.data.dev}: no utterance with tokens, so there is nothing to validate on")
+    if saved and saved["training"]["data"] != _fingerprint(train_set):
+        raise DataError(
+            f"{run.last}: the training data have changed since; put them back, or start anew with --overwrite"
+        )
+    run.begin()
     for data in (train_set, dev_set):
         run.list_dropped(data.name, data.dropped)
 
@@ -218,8 +232,10 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
     epoch, steps = counters.epoch + 1, max(1, counters.group)
     spent = {k: counters.seconds.get(k, 0.0) + v for k, v in watch.seconds.items()}
     train_seconds = sum(spent.values())
+    out_of_time = _out_of_time(recipe.training.max_minutes, counters.elapsed + train_seconds)
+    last = epoch == recipe.training.epochs or out_of_time
     result: Validation | None = None
-    if epoch % recipe.training.validate_every == 0 or epoch == recipe.training.epochs:
+    if epoch % recipe.training.validate_every == 0 or last:
         with watch("validation"):
             result = validate(
                 state.model, state.dev, recipe.training.batch_frames, state.device, state.tokens.blank,
@@ -231,7 +247,8 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
     spent["validation"] = watch.seconds.get("validation", 0.0)
     spent["total"] = train_seconds + spent["validation"]
     counters.elapsed += spent["total"]
-    best = result is not None and (result.per, result.loss) < (counters.best_per, counters.best_loss)
+    dev_loss = result.loss if result is not None and math.isfinite(result.loss) else math.inf
+    best = result is not None and (result.per, dev_loss) < (counters.best_per, counters.best_loss)
     record: dict[str, Any] = {
         "epoch": epoch, "seconds": {k: round(v, 4) for k, v in spent.items()}, "train_seconds": train_seconds,
         "frames": counters.frames, "frames_per_second": counters.frames / max(train_seconds, 1e-9),
@@ -247,17 +264,18 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
             "length_ratio": result.length_ratio,
         }  # fmt: skip
         if state.schedule.observe(result.per):
-            log.info("dev PER stopped decreasing: learning rate × %g", state.schedule.factor)
+            log.info("dev PER stopped decreasing: learning rate %.2e from here", state.schedule.lr())
     counters.epoch = epoch
     counters.new_epoch()
     watch.seconds.clear()
     if best:
         assert result is not None
-        counters.best_per, counters.best_loss, counters.best_epoch = result.per, result.loss, epoch
+        counters.best_per, counters.best_loss, counters.best_epoch = result.per, dev_loss, epoch
         save_checkpoint(run.best, state.content())
-    _save_last(run, state)
+    # Before last.pt: killed in between, the epoch stands in the log twice, where readers take the second, not never.
     run.event("epoch", **record)
     log.info("%s", describe(record))
+    _save_last(run, state)
 
 
 def describe(record: dict[str, Any]) -> str:
@@ -273,8 +291,8 @@ def describe(record: dict[str, Any]) -> str:
     return text + (" *" if record["best"] else "")
 
 
-def _out_of_time(limit: float | None, counters: Counters) -> bool:
-    return limit is not None and counters.elapsed >= 60 * limit
+def _out_of_time(minutes: float | None, elapsed: float) -> bool:
+    return minutes is not None and elapsed >= 60 * minutes
 
 
 def _interrupt(run: Run, state: State) -> None:
@@ -290,10 +308,16 @@ def _save_last(run: Run, state: State) -> None:
         "optimiser": state.optimiser.state_dict(),
         "schedule": state.schedule.state_dict(),
         "counters": vars(state.counters).copy(),
+        "data": _fingerprint(state.train),
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state(state.device) if state.device.type == "cuda" else None,
     }
     save_checkpoint(run.last, {**state.content(), "training": training})
+
+
+def _fingerprint(data: LoadedSet) -> int:
+    """Changes with the ids, lengths and targets that an epoch consists of."""
+    return zlib.crc32(repr((data.ids, data.frames, data.targets)).encode())
 
 
 def _restore(state: State, saved: dict[str, Any]) -> None:

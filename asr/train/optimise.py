@@ -10,7 +10,7 @@ from torch import nn
 
 from asr.train.config import OptimiserConfig, ScheduleConfig
 
-OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
+OPTIMISERS: dict[str, Any] = {
     "radam": torch.optim.RAdam,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import shutil
 import sys
 import time
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,15 +19,21 @@ from asr.recipe_loader import dump_recipe, recipe_to_dict
 
 log = logging.getLogger("asr")
 
-# What may differ between a run and its resumption: where it lies, how long it goes on, how it is reported.
-FREE_ON_RESUME = {"name", "exp", "published", "scoring", "epochs", "max_minutes", "tensorboard", "workers", "threads"}
+# What may differ between a run and its resumption: where it lies and runs, how long it goes on, how it is reported.
+FREE_ON_RESUME = {
+    "name", "exp", "published", "scoring", "data.test", "data.features", "data.workers", "training.epochs",
+    "training.max_minutes", "training.tensorboard", "training.threads", "training.device",
+}  # fmt: skip
 
 
 class Run:
     """Opens the folder, copies log lines into train.log, writes log.jsonl and TensorBoard.
 
+    Nothing of an earlier training is touched before `begin`, so that a recipe or data in error costs no result.
+
     Raises:
-        AsrError: the folder holds another training and neither `resume` nor `overwrite` was asked for.
+        AsrError: the folder holds another training and neither `resume` nor `overwrite` was asked for, it holds
+            somebody else's recipe.yaml, or it cannot be written.
     """
 
     def __init__(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
@@ -36,30 +42,55 @@ class Run:
         self.last, self.best = self.folder / "last.pt", self.folder / "best.pt"
         self.events = self.folder / "log.jsonl"
         self.resuming = resume and self.last.exists()
-        if self.events.exists() and not self.resuming:
-            if not overwrite and self.last.exists():
-                raise AsrError(f"{self.folder} holds a training already; add --resume, --overwrite or another exp=DIR")
-            for stale in (self.last, self.best, self.events, self.folder / "train.log"):
-                stale.unlink(missing_ok=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
-        self._handler = logging.FileHandler(self.folder / "train.log", encoding="utf-8")
+        trained = self.last.exists() or self.best.exists()
+        if trained and not self.resuming and not overwrite:
+            raise AsrError(f"{self.folder} holds a training already; add --resume, --overwrite or another exp=DIR")
+        self.copy = self.folder / "recipe.yaml"
+        if self.copy.exists() and not trained and not self.events.exists():
+            raise AsrError(f"{self.copy} is not from a training and would be overwritten; choose another exp=DIR")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._handler = logging.FileHandler(
+                self.folder / "train.log", mode="a" if self.resuming else "w", encoding="utf-8"
+            )
+        except OSError as error:
+            raise AsrError(f"{self.folder}: cannot be used as experiment folder ({error.strerror})") from None
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         self._board: Any = None
 
     def __enter__(self) -> Run:
+        self._level = log.level
+        if not log.isEnabledFor(logging.INFO):  # train.log is the same for a caller without logging of their own
+            log.setLevel(logging.INFO)
         log.addHandler(self._handler)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None:  # the terminal shows it, so the log does
+            reason = f"{error}" if isinstance(error, AsrError) else repr(error)
+            self._handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, reason, (), None))
+        log.removeHandler(self._handler)
+        log.setLevel(self._level)
+        self._handler.close()
+        if self._board is not None:
+            self._board.close()
+
+    def begin(self) -> None:
+        """Recipe and data are good: make room for this training, or make ready what is to be continued."""
+        if self.resuming:
+            # A line cut off by a kill would swallow the next one.
+            whole, newline, _ = (self.events.read_bytes() if self.events.exists() else b"").rpartition(b"\n")
+            self.events.write_bytes(whole + newline)
+        else:
+            for stale in (self.last, self.best, self.events, *self.folder.glob("results/*.*")):
+                stale.unlink(missing_ok=True)
+            shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
+            self.events.touch()
+        self.copy.write_text(dump_recipe(self.recipe), encoding="utf-8")
         if self.recipe.training.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(self.folder / "tensorboard"))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        log.removeHandler(self._handler)
-        self._handler.close()
-        if self._board is not None:
-            self._board.close()
 
     def event(self, kind: str, **values: Any) -> None:
         """Append one line to log.jsonl; numbers of an epoch also become TensorBoard curves."""
@@ -88,14 +119,16 @@ class Run:
         different = _differences(recipe_to_dict(self.recipe), saved)
         if different:
             raise AsrError(
-                f"{self.last}: was trained with another recipe; these keys differ: {', '.join(different)}. "
-                "Put them back, or start anew with --overwrite"
+                f"{self.last}: was trained with another recipe; these keys differ: {', '.join(different)}; "
+                "put them back, or start anew with --overwrite"
             )
 
 
 def _differences(new: Any, old: Any, path: str = "") -> list[str]:
+    if path in FREE_ON_RESUME:
+        return []
     if isinstance(new, dict) and isinstance(old, dict):
-        keys = sorted((new.keys() | old.keys()) - FREE_ON_RESUME)
+        keys = sorted(new.keys() | old.keys())
         return [d for k in keys for d in _differences(new.get(k), old.get(k), f"{path}.{k}" if path else k)]
     return [] if new == old else [path]
 

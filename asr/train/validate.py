@@ -70,6 +70,7 @@ def validate(
             break
         batch = data.batch(rows).to(device)
         log_probs, lengths = model(batch.features, batch.lengths)
+        lengths = lengths.cpu()  # once, not at every utterance below
         fits = [i for i, t in enumerate(batch.targets) if required_frames(t) <= int(lengths[i])]
         targets = [batch.targets[i] for i in fits]
         result.loss_sum += float(ctc_loss_sum(log_probs[fits], lengths[fits], targets, blank))
