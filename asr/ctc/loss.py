@@ -35,7 +35,7 @@ def ctc_loss_sum(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], b
             raise ValueError(f"row {row}: target ids must lie in 0..{tokens - 1} and differ from the blank id {blank}")
         if frames < required_frames(target):
             raise ValueError(f"row {row}: {required_frames(target)} frames needed for its target, {frames} given")
-    if not targets:
+    if not log_probs.numel():  # torch refuses it
         return log_probs.sum() * 0.0
     log_probs = log_probs.to(torch.promote_types(log_probs.dtype, torch.float32))
     flat = torch.tensor([t for target in targets for t in target], dtype=torch.long, device=log_probs.device)

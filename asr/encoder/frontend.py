@@ -53,8 +53,6 @@ class ConvFrontend(nn.Module):
         self.project = nn.Linear(channels * features, dim)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        if x.shape[1] == 0:  # convolutions refuse it
-            return x.new_zeros(x.shape[0], 0, self.project.out_features), lengths
         for convolution in self.convolutions:
             x = x if x.dim() == 4 else x[:, None]
             keep = torch.arange(x.shape[2], device=x.device) < lengths[:, None]

@@ -44,8 +44,11 @@ class CtcModel(nn.Module):
 
         What stands in `features` past a row's length, NaN included, has no influence on real frames.
         """
-        x, lengths = self.frontend(zero_padding(features, lengths), lengths)
-        x = self.encoder(x, lengths)
+        if features.shape[1]:
+            x, lengths = self.frontend(zero_padding(features, lengths), lengths)
+            x = self.encoder(x, lengths)
+        else:  # which convolutions and recurrences refuse
+            x = features.new_zeros(features.shape[0], 0, self.encoder.width)
         x = self.output(x)
         return x.to(torch.promote_types(x.dtype, torch.float32)).log_softmax(-1), lengths
 
