@@ -88,6 +88,7 @@ def make(job: Job, folder: Path) -> Utterance:
     phones = tuple(phone for word in job.pronunciations for phone in word)
     check(job.id, phones, speech.phonemes)
     samples = torchaudio.functional.resample(torch.from_numpy(speech.samples), speech.rate, RATE).numpy().astype(float)
+    samples = np.pad(samples, rng.integers(RATE // 20, RATE // 4, size=2))  # nobody starts with the recorder
     extra: dict[str, object] = {}
     if rng.random() < 0.5:
         rt60, direct = round(rng.uniform(0.1, 0.4), 3), round(rng.uniform(3, 12), 1)
