@@ -9,9 +9,9 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import connection
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,9 @@ from asr.audio.read import read_audio
 from asr.errors import AsrError, DataError
 
 CHUNK = 16  # utterances a process takes at a time
-AHEAD = 4  # chunks per process in flight: bounds memory when one file is slow
+AHEAD = 4  # chunks per process that may be computed ahead of a slow one: bounds memory
+START = "spawn"  # not fork: a forked copy of a process that has used OpenMP or CUDA can hang
+MAX_DEATHS = 20  # processes; more is not a matter of single files
 SERIAL_SECONDS = 7200.0  # of sound: computed here in the time that other processes need to start
 
 
@@ -46,16 +48,16 @@ def extract(jobs: Sequence[Job], config: FeaturesConfig, workers: int) -> Iterat
     """Yields every job's result in the order of `jobs`; `workers` 0 is one process per core.
 
     A progress bar goes to standard error where that is a terminal. On Ctrl-C, or when the caller stops listening, no
-    process is left. Raises DataError if a process dies (killed for memory, or crashed by a file).
+    process is left. A file that makes a process crash fails like any other; DataError if that goes on, or if processes
+    cannot start at all.
     """
     from rich.console import Console
     from rich.progress import BarColumn as Bar
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    chunks = [jobs[i : i + CHUNK] for i in range(0, len(jobs), CHUNK)]
-    workers = min(workers or _cores(), len(chunks))
+    workers = min(workers or _cores(), -(-len(jobs) // CHUNK))
     alone = workers == 1 or sum(job.duration for job in jobs) < SERIAL_SECONDS
-    results = (_compute(chunk, config) for chunk in chunks) if alone else _parallel(chunks, config, workers)
+    results = (_compute([job], config) for job in jobs) if alone else _parallel(jobs, config, workers)
     console = Console(stderr=True)
     columns = (TextColumn("features"), Bar(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -65,36 +67,103 @@ def extract(jobs: Sequence[Job], config: FeaturesConfig, workers: int) -> Iterat
             yield from chunk
 
 
-def _parallel(chunks: Sequence[Sequence[Job]], config: FeaturesConfig, workers: int) -> Iterator[list[Result]]:
-    # spawn, not fork: a forked copy of a process that has used OpenMP or CUDA can hang.
-    context = multiprocessing.get_context("spawn")
-    before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker)
-    pending: deque[Future] = deque()
-    waiting = iter(chunks)
+class _Worker:
+    """Another process, and the piece of work it has. It says "ready" once it has started."""
+
+    def __init__(self, config: FeaturesConfig) -> None:
+        context = multiprocessing.get_context(START)
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, config), daemon=True)
+        with _deaf_to_ctrl_c():
+            self.process.start()
+        theirs.close()  # so that the pipe ends when the process does
+        self.ready = False
+        self.piece: tuple[int, Sequence[Job]] | None = None
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.join()
+        self.pipe.close()
+
+
+def _parallel(jobs: Sequence[Job], config: FeaturesConfig, workers: int) -> Iterator[list[Result]]:
+    """Hands out pieces (position of the first job, jobs) and yields their results by position."""
+    waiting = deque((i, jobs[i : i + CHUNK]) for i in range(0, len(jobs), CHUNK))
+    done: dict[int, list[Result]] = {}
+    position = deaths = 0
     shown: set[str] = set()
+    crew: list[_Worker] = []
     try:
-        while True:
-            while len(pending) < AHEAD * workers and (chunk := next(waiting, None)) is not None:
-                pending.append(pool.submit(_compute_and_log, chunk, config))
-            if not pending:
-                break
-            results, records = pending.popleft().result()
-            for record in records:
-                if record.msg not in shown or record.levelno < logging.WARNING:
-                    logging.getLogger(record.name).handle(record)
-                shown.add(record.msg)
-            yield results
-        pool.shutdown()
-    except BrokenProcessPool:
-        raise DataError(
-            "a process that computes features died: out of memory, or a file crashes its decoder; data.workers=1"
-            " computes without other processes and shows which"
-        ) from None
+        crew.extend(_Worker(config) for _ in range(workers))
+        while position < len(jobs):
+            for worker in crew:
+                ahead = waiting and waiting[0][0] - position >= AHEAD * CHUNK * workers
+                if worker.ready and worker.piece is None and waiting and not ahead:
+                    worker.piece = waiting.popleft()
+                    worker.pipe.send(worker.piece[1])
+            busy = {worker.pipe: i for i, worker in enumerate(crew) if worker.piece or not worker.ready}
+            for pipe in connection.wait(list(busy)):
+                index = busy[pipe]  # type: ignore[index]
+                worker = crew[index]
+                try:
+                    message = worker.pipe.recv()
+                except (EOFError, OSError):
+                    deaths += 1
+                    _take_back(worker, waiting, done, deaths)
+                    worker.end()
+                    crew[index] = _Worker(config)
+                    continue
+                if worker.piece is None:
+                    worker.ready = True
+                    continue
+                results, records = message
+                _pass_on(records, shown)
+                done[worker.piece[0]] = results
+                worker.piece = None
+            while position in done:
+                results = done.pop(position)
+                position += len(results)
+                yield results
     finally:
-        for process in set(multiprocessing.active_children()) - before:
-            process.terminate()
-        pool.shutdown(cancel_futures=True)
+        for worker in crew:
+            worker.end()
+
+
+def _take_back(worker: _Worker, waiting: deque, done: dict[int, list[Result]], deaths: int) -> None:
+    """The piece of a process that died is tried again job by job; a job that it died of alone has failed."""
+    if worker.piece is None or deaths > MAX_DEATHS:
+        raise DataError(
+            f"processes that compute features {'keep dying (out of memory?)' if worker.ready else 'cannot start'};"
+            " data.workers=1 does without them"
+        )
+    first, jobs = worker.piece
+    if len(jobs) == 1:
+        reason = "its decoder crashed, or memory ran out"
+        done[first] = [(jobs[0].id, f"{jobs[0].audio}: the process that read it died: {reason}")]
+    else:
+        waiting.extendleft(reversed([(first + i, [job]) for i, job in enumerate(jobs)]))
+
+
+def _pass_on(records: list[logging.LogRecord], shown: set[str]) -> None:
+    """Logs what a worker would have; each worker may give the same warning once."""
+    for record in records:
+        if record.msg not in shown:
+            logging.getLogger(record.name).handle(record)
+        if record.levelno >= logging.WARNING:
+            shown.add(record.msg)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """A process started in here never hears Ctrl-C: only this one does, and ends the others."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python lets only the main thread choose
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _compute(jobs: Sequence[Job], config: FeaturesConfig) -> list[Result]:
@@ -139,26 +208,19 @@ class _Collect(logging.Handler):
 _collect = _Collect()
 
 
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
+def _work(pipe: connection.Connection, config: FeaturesConfig) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     root = logging.getLogger()
     root.addHandler(_collect)
     root.setLevel(logging.INFO)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-
-
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _compute_and_log(jobs: Sequence[Job], config: FeaturesConfig) -> tuple[list[Result], list[logging.LogRecord]]:
-    results = _compute(jobs, config)
-    records, _collect.records = _collect.records, []
-    return results, records
+    # Where the parent is gone, the pipe is: nothing is left to do.
+    with suppress(EOFError, BrokenPipeError):
+        pipe.send("ready")
+        while True:
+            results = _compute(pipe.recv(), config)
+            records, _collect.records = _collect.records, []
+            pipe.send((results, records))
 
 
 def _cores() -> int:

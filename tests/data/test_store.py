@@ -173,6 +173,29 @@ def test_processes_give_the_same_file_and_report_like_one(tmp_path, five, monkey
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks, to be quick")
+def test_file_that_kills_its_process_is_left_out(tmp_path, five, monkeypatch):
+    read = extract.read_audio
+
+    def crash(path, **options):
+        if "u3" in path:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(path, **options)
+
+    alone = FeatureStore.build(tmp_path / "one", five[:3], CONFIG, workers=1)
+    for name, value in {"START": "fork", "SERIAL_SECONDS": 0, "CHUNK": 3, "read_audio": crash}.items():
+        monkeypatch.setattr(extract, name, value)
+    store = FeatureStore.build(tmp_path / "two", five, CONFIG, workers=2)
+    assert list(store.failed) == ["u3"]
+    assert "u3.wav: the process that read it died" in store.failed["u3"]
+    assert torch.equal(store["u2"], alone["u2"])
+    assert not multiprocessing.active_children()
+    monkeypatch.setattr(extract, "MAX_DEATHS", 1)
+    with pytest.raises(DataError, match=r"keep dying .* data\.workers=1"):
+        FeatureStore.build(tmp_path / "three", five, CONFIG, workers=2)
+    assert list((tmp_path / "three").iterdir()) == []
+
+
 SCRIPT = """
 import sys
 from pathlib import Path
