@@ -71,7 +71,7 @@ class _Worker:
     """Another process, and the piece of work it has. It says "ready" once it has started."""
 
     def __init__(self, config: FeaturesConfig) -> None:
-        context = multiprocessing.get_context(START)
+        context: Any = multiprocessing.get_context(START)
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, config), daemon=True)
         with _deaf_to_ctrl_c():
@@ -133,8 +133,10 @@ def _take_back(worker: _Worker, waiting: deque, done: dict[int, list[Result]], d
     """The piece of a process that died is tried again job by job; a job that it died of alone has failed."""
     if worker.piece is None or deaths > MAX_DEATHS:
         raise DataError(
-            f"processes that compute features {'keep dying (out of memory?)' if worker.ready else 'cannot start'};"
-            " data.workers=1 does without them"
+            "processes that compute features keep dying (out of memory?); data.workers=1 does without them"
+            if worker.ready
+            else "processes that compute features cannot start: a script must train under `if __name__ == '__main__':`,"
+            " or set data.workers=1"
         )
     first, jobs = worker.piece
     if len(jobs) == 1:
