@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str,
     if not path.is_file():
         raise DataError(f"{path}: no checkpoint here; train the recipe first (asr train)")
     try:
+        with zipfile.ZipFile(path) as archive:  # torch itself does not look at the check sums
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"the check sum of {damaged} is wrong")
         content = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # a damaged pickle can fail in any way
         raise DataError(f"{path}: not a readable checkpoint, or a damaged one ({_first_line(error)})") from None

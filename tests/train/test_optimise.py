@@ -1,0 +1,106 @@
+"""The learning rate of every step, and which parameters decay."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from asr.encoder.config import ModelConfig
+from asr.encoder.model import CtcModel
+from asr.train.config import ConstantConfig, CosineConfig, OptimiserConfig, PlateauConfig
+from asr.train.optimise import Schedule, build_optimiser
+
+
+def rates(schedule, steps):
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=99.0)
+    out = [schedule.apply(optimiser) for _ in range(steps)]
+    assert optimiser.param_groups[0]["lr"] == out[-1]
+    return out
+
+
+def test_constant_with_warm_up():
+    assert rates(Schedule(ConstantConfig(warmup=4), 2.0, 100), 6) == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    assert rates(Schedule(ConstantConfig(), 2.0, 100), 2) == [2.0, 2.0]
+
+
+def test_cosine_falls_from_the_peak_to_its_end_and_stays():
+    got = rates(Schedule(CosineConfig(warmup=10, final=0.1), 1.0, 110), 130)
+    assert got[:10] == pytest.approx([i / 10 for i in range(1, 11)])
+    assert got[10] == pytest.approx(1.0)
+    assert got[60] == pytest.approx(0.1 + 0.9 / 2)
+    assert got[35] == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi / 4)))
+    assert got[109] == pytest.approx(0.1, abs=1e-3)
+    assert got[110:] == pytest.approx([0.1] * 20)
+    assert all(a >= b for a, b in zip(got[9:], got[10:], strict=False))
+
+
+def test_a_run_shorter_than_its_warm_up_only_rises():
+    assert rates(Schedule(CosineConfig(warmup=500), 1.0, 20), 20) == pytest.approx([i / 500 for i in range(1, 21)])
+
+
+def test_plateau_waits_for_its_patience_and_cuts():
+    schedule = Schedule(PlateauConfig(factor=0.5, patience=1), 1.0, 0)
+    observed = [schedule.observe(e) for e in (90.0, 80.0, 85.0, 80.0, 70.0, 71.0, 72.0, 73.0, 74.0)]
+    #                                         better  better  1 bad  2 bad: cut, better, 1, 2: cut, 1, 2: cut
+    assert observed == [False, False, False, True, False, False, True, False, True]
+    assert rates(schedule, 1) == [0.125]
+
+
+def test_plateau_never_goes_below_its_floor():
+    schedule = Schedule(PlateauConfig(factor=0.1, patience=0, min_lr=0.03), 1.0, 0)
+    schedule.observe(1.0)
+    assert [(schedule.observe(1.0), schedule.lr()) for _ in range(3)] == [(True, pytest.approx(0.1))] + [
+        (True, 0.03),
+        (True, 0.03),
+    ]
+
+
+def test_plateau_takes_nan_as_no_news():
+    schedule = Schedule(PlateauConfig(patience=0), 1.0, 0)
+    assert [schedule.observe(e) for e in (float("nan"), 50.0, float("nan"), 40.0, float("nan"))] == [False] * 5
+    assert schedule.best == 40.0
+    assert schedule.observe(41.0)
+
+
+def test_other_schedules_do_not_watch_the_error():
+    schedule = Schedule(ConstantConfig(), 1.0, 0)
+    assert not any(schedule.observe(50.0) for _ in range(10))
+    assert schedule.lr() == 1.0
+
+
+def test_state_goes_on_where_it_stood():
+    a = Schedule(PlateauConfig(warmup=7, patience=1), 1.0, 0)
+    for error in (5.0, 6.0):
+        rates(a, 2)
+        a.observe(error)
+    b = Schedule(PlateauConfig(warmup=7, patience=1), 1.0, 0)
+    b.load_state_dict(a.state_dict())
+    for error in (6.0, 6.0, 6.0):
+        assert a.observe(error) == b.observe(error)
+        assert rates(a, 3) == rates(b, 3)
+
+
+@pytest.mark.parametrize("name", ["radam", "adam", "adamw"])
+@pytest.mark.parametrize("encoder", ["transformer", "bilstm"])
+def test_weight_decay_is_for_matrices_only(name, encoder):
+    config = {"encoder": {"kind": encoder, "layers": 1} | ({"convolution": 5} if encoder == "transformer" else {})}
+    model = CtcModel(ModelConfig.model_validate(config), 8, 5)
+    optimiser = build_optimiser(OptimiserConfig(name=name, weight_decay=0.25, betas=(0.8, 0.9)), model)
+    decay = {id(p): group["weight_decay"] for group in optimiser.param_groups for p in group["params"]}
+    assert len(decay) == len(list(model.parameters()))
+    for parameter_name, p in model.named_parameters():
+        is_vector = "bias" in parameter_name or "norm" in parameter_name
+        assert decay[id(p)] == (0.0 if is_vector else 0.25), parameter_name
+    assert optimiser.defaults["betas"] == (0.8, 0.9)
+
+
+@pytest.mark.parametrize("name", ["radam", "adamw"])
+def test_decay_is_decoupled_from_the_gradient(name):
+    model = torch.nn.Linear(3, 3)
+    before = model.weight.detach().clone()
+    optimiser = build_optimiser(OptimiserConfig(name=name, lr=0.1, weight_decay=0.5), model)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimiser.step()
+    torch.testing.assert_close(model.weight, before * (1 - 0.1 * 0.5))
