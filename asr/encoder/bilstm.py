@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from asr.encoder.config import BilstmConfig
+from asr.encoder.dropout import Dropout
 
 
 class BilstmEncoder(nn.Module):
@@ -25,7 +26,7 @@ class BilstmEncoder(nn.Module):
             bidirectional=True,
             dropout=config.dropout if config.layers > 1 else 0.0,
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         time = x.shape[1]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from asr.attention.masks import zero_padding
 from asr.encoder.config import TransformerConfig
+from asr.encoder.dropout import Dropout
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
@@ -47,11 +48,11 @@ class Block(nn.Module):
         self.feedforward = nn.Sequential(
             nn.Linear(dim, config.feedforward),
             ACTIVATIONS[config.activation](),
-            nn.Dropout(config.dropout),
+            Dropout(config.dropout),
             nn.Linear(config.feedforward, dim),
         )
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(3 if config.convolution else 2))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         parts = [lambda t: self.mixer(t, lengths)]

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from asr.encoder.block import Block
 from asr.encoder.config import TransformerConfig
+from asr.encoder.dropout import Dropout
 from asr.encoder.positions import sinusoidal
 
 
@@ -16,7 +17,7 @@ class TransformerEncoder(nn.Module):
         super().__init__()
         self.width = config.dim
         self.sinusoidal = config.positions == "sinusoidal"
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
 

@@ -22,7 +22,7 @@ from asr.recipe import Recipe
 from asr.recipe_loader import recipe_to_dict
 from asr.train.checkpoint import load_checkpoint, save_checkpoint
 from asr.train.interrupt import StopRequest
-from asr.train.measure import Stopwatch, peak_memory_mb, reset_peak_memory
+from asr.train.measure import Stopwatch, keep_freed_memory, peak_memory_mb, reset_peak_memory
 from asr.train.optimise import Schedule, build_optimiser
 from asr.train.progress import Progress
 from asr.train.run import Run, pick_device, versions
@@ -185,6 +185,8 @@ def _prepare(recipe: Recipe, run: Run) -> State:
         threads=torch.get_num_threads(), device=str(device), versions=versions(), utterances=len(train_set.ids),
         frames=sum(train_set.frames), resumed=bool(saved),
     )  # fmt: skip
+    if device.type == "cpu":
+        keep_freed_memory()
     reset_peak_memory(device)
     return state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 from collections import defaultdict
@@ -29,6 +30,18 @@ class Stopwatch:
         start = self._now()
         yield
         self.seconds[name] += self._now() - start
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to keep freed memory for the next step instead of handing it back page by page; elsewhere do nothing.
+
+    A step frees and asks again for the same large blocks; giving them back costs 5 to 10 % of a step on a CPU.
+    """
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # names of mallopt(3)
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        for name, value in ((mmap_threshold, 32 << 20), (trim_threshold, 2**31 - 1), (top_pad, 256 << 20)):
+            mallopt(name, value)
 
 
 def reset_peak_memory(device: torch.device) -> None:
