@@ -44,7 +44,9 @@ def test_F11_draws_differ_by_epoch_and_utterance_and_repeat(toy, tmp_path):
 
     def masks(rows, epoch):
         plain, masked = data.batch(rows), data.batch(rows, config, f"3/{epoch}")
-        return {i: (a != b).numpy().tobytes() for i, a, b in zip(plain.ids, plain.features, masked.features, strict=True)}
+        return {
+            i: (a != b).numpy().tobytes() for i, a, b in zip(plain.ids, plain.features, masked.features, strict=True)
+        }
 
     everything = list(range(len(data.ids)))
     first, second = masks(everything, 0), masks(everything, 1)

@@ -1,0 +1,133 @@
+"""One optimiser step: groups of batches with one divisor, and what happens when a number is not finite."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from asr.ctc.loss import ctc_loss_sum, reference_tokens
+from asr.errors import AsrError
+from asr.train import loop
+from asr.train.run import Run
+from asr.train.sets import keep_trainable
+
+
+@pytest.fixture
+def state(toy, tmp_path):
+    recipe = toy.recipe(tmp_path, "model.encoder.dropout=0", "training.clip=1e9", "training.optimiser.lr=1e-3")
+    with Run(recipe, False, False) as run:
+        yield loop._prepare(recipe, run)
+
+
+def spy(state):
+    """The gradients that the optimiser was given at each of its steps."""
+    seen, step = [], state.optimiser.step
+    state.optimiser.step = lambda: (seen.append([p.grad.clone() for p in state.model.parameters()]), step())
+    return seen
+
+
+def gradient(state, group):
+    """Of the loss as documented, over a group of batches."""
+    data, model = state.train, state.model
+    batch = data.batch([r for rows in group for r in rows])
+    loss = ctc_loss_sum(*model(batch.features, batch.lengths), batch.targets) / reference_tokens(batch.targets)
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+def test_E7_a_step_over_two_batches_is_a_step_over_one(state):
+    """Targets of 1 and of 40 tokens in batches of unequal size."""
+    longest = max(range(14), key=lambda r: state.train.frames[r])
+    shortest = min(range(14), key=lambda r: state.train.frames[r])
+    others = [r for r in range(14) if r not in (longest, shortest)]
+    state.train.targets[longest] = [1, 2] * (state.model.output_length(state.train.frames[longest]) // 2)
+    state.train.targets[shortest] = [1]
+    assert len(state.train.targets[longest]) >= 30
+    group = [[longest, *others[:3]], [shortest, *others[3:6]]]
+    expected = gradient(state, group)
+    seen = spy(state)
+    loop._step(group, state)
+    assert len(seen) == 1
+    for got, wanted in zip(seen[0], expected, strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+    assert state.counters.tokens == sum(len(state.train.targets[r]) for rows in group for r in rows)
+    assert state.counters.frames == sum(state.train.frames[r] for rows in group for r in rows)
+
+
+@pytest.mark.parametrize(("batches", "steps"), [(7, 2), (3, 1), (8, 2)])
+def test_F5_the_last_group_steps_with_its_own_divisor(state, monkeypatch, batches, steps):
+    plan = [[i] for i in range(batches)]
+    monkeypatch.setattr(loop, "plan_batches", lambda *_: plan)
+    config = state.recipe.training.model_copy(update={"accumulate": 4})
+    state = dataclasses.replace(state, recipe=state.recipe.model_copy(update={"training": config}))
+    groups = state.groups(0)
+    assert [r for group in groups for rows in group for r in rows] == list(range(batches))
+    seen = spy(state)
+    for group in groups:
+        expected = gradient(state, group)
+        loop._step(group, state)
+        for got, wanted in zip(seen[-1], expected, strict=True):
+            torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+        assert all(p.grad is None for p in state.model.parameters()), "nothing leaks into the next group"
+    assert len(seen) == steps == state.schedule.step
+
+
+def test_E1_an_infeasible_utterance_changes_no_gradient(toy, state):
+    whole = state.train
+    spoilt = dataclasses.replace(whole, targets=list(whole.targets))
+    bad = whole.ids.index("train2")
+    spoilt.targets[bad] = [1, 1] * 50
+    kept = keep_trainable(spoilt, state.recipe, state.model.output_length)
+    assert kept.ids == [i for i in whole.ids if i != "train2"]
+    assert kept.dropped == {
+        "train2": f"100 labels need 199 encoder frames, {whole.frames[bad]} feature frames give "
+        f"{state.model.output_length(whole.frames[bad])}"
+    }
+    others = ("train0", "train1", "train3")
+    without = gradient(state, [[whole.ids.index(i) for i in others]])
+    state.train = kept
+    rows = [kept.ids.index(i) for i in others]
+    for a, b in zip(gradient(state, [rows]), without, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_gradients_are_clipped_to_the_norm(state):
+    config = state.recipe.training.model_copy(update={"clip": 0.01})
+    state.recipe = state.recipe.model_copy(update={"training": config})
+    seen = spy(state)
+    loop._step([[0, 1]], state)
+    assert torch.stack([g.norm() for g in seen[0]]).norm().item() == pytest.approx(0.01, rel=1e-3)
+    assert state.counters.grad_norm > 0.01, "the norm before clipping is what is logged"
+
+
+def poison(state, row):
+    """The features of this row are NaN from now on."""
+    apply = state.train.cmvn.apply
+    bad = state.train.store[state.train.ids[row]].data_ptr()
+    state.train.cmvn.apply = lambda x, speaker=None: apply(x, speaker) * (math.nan if x.data_ptr() == bad else 1)
+
+
+def test_a_step_that_is_not_finite_is_skipped_counted_and_named(state, caplog):
+    poison(state, 5)
+    before = {k: v.clone() for k, v in state.model.state_dict().items()}
+    loop._step([[4], [5]], state)
+    for key, value in state.model.state_dict().items():
+        assert torch.equal(value, before[key])
+    assert (state.counters.skipped, state.counters.bad_steps, state.counters.tokens) == (1, 1, 0)
+    assert "not finite; utterances: {} {}".format(*state.train.ids[4:6]) in caplog.text
+    loop._step([[4]], state)
+    assert (state.counters.skipped, state.counters.bad_steps) == (1, 0)
+    assert math.isfinite(state.counters.loss_sum)
+    assert any(not torch.equal(v, before[k]) for k, v in state.model.state_dict().items())
+
+
+def test_ten_in_a_row_end_the_training(state):
+    poison(state, 5)
+    for _ in range(9):
+        loop._step([[5]], state)
+    loop._step([[4]], state)
+    for _ in range(9):
+        loop._step([[5]], state)
+    with pytest.raises(AsrError, match=r"10 steps in a row without a finite gradient; lower training\.optimiser\.lr"):
+        loop._step([[5]], state)
