@@ -1,0 +1,1 @@
+"""The parts of `tools/prepare_wsj.py`: discs, indices, sets, transcripts, the normaliser, pronunciations."""
