@@ -13,6 +13,7 @@ from pathlib import Path
 
 import prepare_common as common
 
+from asr.data.audio_stats import AudioStats
 from asr.data.lexicon import read_lexicon
 from asr.data.text import read_lines
 from asr.errors import DataError
@@ -25,6 +26,7 @@ def main() -> None:
     args = parser.parse_args()
     data = common.folder(args.data)
     dropped: dict[str, str] = {}
+    stats: dict[str, AudioStats] = {}
     if (data / "etc").is_dir():
         train, test, lexicon = _original(data, "train", dropped), _original(data, "test", dropped), data / "etc/an4.dic"
     else:
@@ -36,9 +38,10 @@ def main() -> None:
             for name in ("train", "test")
         )
         lexicon = data / "an4.dic"
-    rest, dev = common.split_speakers(common.measure(train, dropped), args.dev_speakers, args.seed)
-    sets = {"train": rest, "dev": dev, "test": common.measure(test, dropped)}
-    common.write_sets(args.out, sets, read_lexicon(lexicon, "keep"), dropped)
+    train, test = common.spread(train, args.limit), common.spread(test, args.limit)
+    rest, dev = common.split_speakers(common.measure(train, dropped, stats), args.dev_speakers, args.seed)
+    sets = {"train": rest, "dev": dev, "test": common.measure(test, dropped, stats)}
+    common.write_sets(args.out, sets, read_lexicon(lexicon, "keep"), dropped, stats)
 
 
 def _original(data: Path, name: str, dropped: dict[str, str]) -> list[common.Item]:

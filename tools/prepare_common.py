@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from asr.audio.read import read_audio
+from asr.data.audio_stats import AudioStats, Stretch, measure_audio
 from asr.data.lexicon import Lexicon, write_lexicon
 from asr.data.manifest import Utterance, write_manifest
+from asr.data.preparation_report import write_report
 from asr.data.text import read_lines
-from asr.data.validate import summarise
 from asr.errors import AsrError, DataError
 
 Item = tuple[str, Path, str, str]  # id, audio file, speaker, text
+T = TypeVar("T")
+MOST = 15  # entries of a list that are printed; report.txt has all
 
 
 def run(main: Callable[[], None]) -> int:
     """Call `main`; print an expected error as one line. Returns the exit code: 0, or 1 after an error."""
+    for stream in (sys.stdout, sys.stderr):  # a word that the terminal cannot show must not end the program
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         main()
     except (AsrError, OSError) as error:
@@ -35,6 +40,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--data", type=Path, required=True, help="folder of the corpus as distributed")
     result.add_argument("--out", type=Path, required=True, help="folder to write manifests and lexicon to")
+    result.add_argument("--limit", type=positive, help="use this many utterances a list, spread over it; for trials")
     return result
 
 
@@ -102,30 +108,33 @@ def pick(
     return items
 
 
-def measure(items: Iterable[Item], dropped: dict[str, str]) -> list[Utterance]:
+def spread(items: Sequence[T], limit: int | None) -> list[T]:
+    """`limit` items at even distances, since neighbours in a list are often one speaker; None, or too many: all."""
+    if limit is None or limit >= len(items):
+        return list(items)
+    return [items[index * len(items) // limit] for index in range(limit)]
+
+
+def measure(
+    items: Iterable[Item], dropped: dict[str, str], stats: dict[str, AudioStats] | None = None
+) -> list[Utterance]:
     """Utterances that span their whole files; a file that cannot be read is noted in `dropped` and left out.
 
-    Every file is decoded: a header promises samples that a file cut short does not hold.
+    Every file is decoded: a header promises samples that a file cut short does not hold. What the samples show goes
+    into `stats`, by id, for the report.
     """
     items = list(items)
     print(f"reading {len(items)} audio files ...", file=sys.stderr)
-    with ThreadPoolExecutor() as pool:  # the decoders release the interpreter
-        seconds = list(pool.map(_seconds, [audio for _, audio, _, _ in items]))
+    results = measure_audio([Stretch(audio) for _, audio, _, _ in items])
     utterances = []
-    for (id, audio, speaker, text), length in zip(items, seconds, strict=True):
-        if isinstance(length, float):
-            utterances.append(Utterance(id=id, audio=audio, duration=length, speaker=speaker, text=text))
-        else:
-            dropped[id] = length
+    for (id, audio, speaker, text), result in zip(items, results, strict=True):
+        if isinstance(result, str):
+            dropped[id] = result
+            continue
+        if stats is not None:
+            stats[id] = result
+        utterances.append(Utterance(id=id, audio=audio, duration=result.seconds, speaker=speaker, text=text))
     return utterances
-
-
-def _seconds(audio: Path) -> float | str:
-    try:
-        decoded = read_audio(audio)
-    except AsrError as error:
-        return str(error)
-    return len(decoded.samples) / decoded.rate
 
 
 def split_speakers(utterances: list[Utterance], held_out: int, seed: int) -> tuple[list[Utterance], list[Utterance]]:
@@ -144,8 +153,15 @@ def split_speakers(utterances: list[Utterance], held_out: int, seed: int) -> tup
     )
 
 
-def write_sets(out: Path, sets: Mapping[str, list[Utterance]], lexicon: Lexicon, dropped: Mapping[str, str]) -> None:
-    """Write `SET.jsonl` and `lexicon.txt`, and print what they hold and what was left out.
+def write_sets(
+    out: Path,
+    sets: Mapping[str, list[Utterance]],
+    lexicon: Lexicon | None,
+    dropped: Mapping[str, str],
+    stats: Mapping[str, AudioStats] | None = None,
+    notices: Sequence[str] = (),
+) -> None:
+    """Write `SET.jsonl`, `lexicon.txt` (where there is one), `report.txt` and `report.json`, and print the report.
 
     Raises DataError before writing anything if a set is empty.
     """
@@ -157,53 +173,8 @@ def write_sets(out: Path, sets: Mapping[str, list[Utterance]], lexicon: Lexicon,
         )
     for name, utterances in sets.items():
         write_manifest(out / f"{name}.jsonl", utterances)
-    write_lexicon(out / "lexicon.txt", lexicon)
-
-    width = max(map(len, sets))
-    for name, utterances in sets.items():
-        s = summarise(utterances)
-        print(
-            f"{name:<{width}}  {s.utterances:6d} utterances  {s.speakers:4d} speakers  {s.hours:7.3f} h  "
-            f"{s.min_seconds:.2f} / {s.mean_seconds:.2f} / {s.max_seconds:.2f} s (min / mean / max)  "
-            f"{s.words} words ({s.distinct_words} distinct)"
-        )
-    print(f"lexicon: {len(lexicon)} words, {len(lexicon.phones)} phones")
-    print_overlap(sets)
-    print_oov(sets, lexicon)
-    print(f"dropped: {len(dropped)} utterances")
-    for id, reason in sorted(dropped.items()):
-        print(f"  {id}: {reason}")
-    print(f"written to {out}")
-
-
-def print_overlap(sets: Mapping[str, list[Utterance]]) -> None:
-    """Say whether sets share speakers: if they do, scores tell nothing about new speakers."""
-    speakers = {name: {utterance.speaker for utterance in utterances} for name, utterances in sets.items()}
-    names = list(sets)
-    shared = [
-        f"{a} and {b}: {len(speakers[a] & speakers[b])}"
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-        if speakers[a] & speakers[b]
-    ]
-    print("speakers in more than one set: " + (", ".join(shared) if shared else "none"))
-
-
-def print_oov(sets: Mapping[str, list[Utterance]], lexicon: Lexicon, most: int = 15) -> None:
-    """Count the words without pronunciation. Nothing is removed: `tokens.oov` in the recipe decides."""
-    found = False
-    for name, utterances in sets.items():
-        words = [(word, utterance.id) for utterance in utterances for word in utterance.words]
-        unknown = Counter(word for word, _ in words if word not in lexicon)
-        if not unknown:
-            continue
-        ids = {id for word, id in words if word not in lexicon}
-        top = sorted(unknown.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
-        listed = ", ".join(f"{word} ({times})" for word, times in top) + (" ..." if len(unknown) > most else "")
-        print(
-            f"not in the lexicon, {name}: {unknown.total()} of {len(words)} words "
-            f"({unknown.total() / len(words):.2%}), {len(unknown)} distinct, in {len(ids)} utterances: {listed}"
-        )
-        found = True
-    if found:
-        print("  these utterances are kept; tokens.oov in the recipe (error, unk or drop) decides")
+    if lexicon is not None:
+        write_lexicon(out / "lexicon.txt", lexicon)
+    report = write_report(out, sets, dropped, stats=stats, lexicon=lexicon, notices=notices)
+    print(report.text(most=MOST), end="")
+    print(f"written to {out}; complete lists in {out / 'report.txt'}")

@@ -21,6 +21,7 @@ import prepare_common as common
 import soundfile
 
 from asr.audio.read import audio_info
+from asr.data.audio_stats import AudioStats, measure_samples
 from asr.data.lexicon import make_lexicon
 from asr.data.manifest import Utterance
 from asr.errors import AsrError, DataError
@@ -48,13 +49,16 @@ def main() -> None:
     parser.add_argument("--seed", type=common.count, default=0, help="chooses strings and pauses")
     args = parser.parse_args()
     dropped: dict[str, str] = {}
+    stats: dict[str, AudioStats] = {}
     pools = _pools(common.folder(args.data), dropped)
     sets: dict[str, list[Utterance]] = {"train": [], "dev": [], "test": []}
     for name, speaker in sorted(pools):
         for copy in range(args.copies if name == "train" else 1):
-            sets[name] += _join(pools[name, speaker], args.out / "wav", f"{speaker}-{name}{copy}", speaker, args.seed)
+            prefix = f"{speaker}-{name}{copy}"
+            sets[name] += _join(pools[name, speaker], args.out / "wav", prefix, speaker, args.seed, stats)
+    sets = {name: common.spread(utterances, args.limit) for name, utterances in sets.items()}
     lexicon = make_lexicon(((word, phones.split()) for word, phones in PRONUNCIATIONS), "keep")
-    common.write_sets(args.out, sets, lexicon, dropped)
+    common.write_sets(args.out, sets, lexicon, dropped, stats)
 
 
 def _pools(data: Path, dropped: dict[str, str]) -> dict[tuple[str, str], list[tuple[int, np.ndarray]]]:
@@ -85,7 +89,14 @@ def _pools(data: Path, dropped: dict[str, str]) -> dict[tuple[str, str], list[tu
     return pools
 
 
-def _join(pool: list[tuple[int, np.ndarray]], folder: Path, prefix: str, speaker: str, seed: int) -> list[Utterance]:
+def _join(
+    pool: list[tuple[int, np.ndarray]],
+    folder: Path,
+    prefix: str,
+    speaker: str,
+    seed: int,
+    stats: dict[str, AudioStats],
+) -> list[Utterance]:
     """Deal the recordings of a pool, shuffled, into strings, and write each string as a WAV file."""
     key = zlib.crc32(f"{seed} {prefix}".encode())
     choice = random.Random(key)
@@ -106,6 +117,7 @@ def _join(pool: list[tuple[int, np.ndarray]], folder: Path, prefix: str, speaker
         with wave.open(str(folder / f"{id}.wav"), "wb") as file:
             file.setparams((1, 2, RATE, 0, "NONE", ""))
             file.writeframes(joined.astype("<i2").tobytes())
+        stats[id] = measure_samples(joined.astype(np.float32) / 32768, RATE)
         text = " ".join(WORDS[digit] for digit, _ in part)
         utterances.append(
             Utterance(id=id, audio=folder / f"{id}.wav", duration=len(joined) / RATE, speaker=speaker, text=text)

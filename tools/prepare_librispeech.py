@@ -14,6 +14,7 @@ from pathlib import Path
 
 import prepare_common as common
 
+from asr.data.audio_stats import AudioStats
 from asr.data.lexicon import Lexicon, make_lexicon, read_lexicon
 from asr.data.manifest import Utterance
 from asr.data.text import read_lines
@@ -26,9 +27,11 @@ def main() -> None:
     lexicon = read_lexicon(args.lexicon, "keep") if args.lexicon else _cmudict()
     load = _listed if (data / "transcripts.tsv").is_file() else _tree
     dropped: dict[str, str] = {}
+    stats: dict[str, AudioStats] = {}
 
     def utterances(subsets: list[str]) -> list[Utterance]:
-        return common.measure([item for subset in subsets for item in load(data, subset, dropped)], dropped)
+        items = [item for subset in subsets for item in load(data, subset, dropped)]
+        return common.measure(common.spread(items, args.limit), dropped, stats)
 
     train = utterances(args.train)
     if args.dev:
@@ -36,7 +39,7 @@ def main() -> None:
     else:
         train, dev = common.split_speakers(train, args.dev_speakers, args.seed)
     sets = {"train": train, "dev": dev} | {subset: utterances([subset]) for subset in args.test}
-    common.write_sets(args.out, sets, lexicon, dropped)
+    common.write_sets(args.out, sets, lexicon, dropped, stats)
 
 
 def _parse() -> argparse.Namespace:
