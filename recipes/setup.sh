@@ -77,3 +77,100 @@ setup() {
 asr() {
     "$PYTHON" -m asr "$@"
 }
+
+# What the run.sh of real corpora share. They set `here`, the folder of the recipe, before.
+
+# recipe_options "$@": sets data (folder of the corpus, or nothing), toy and paper (true or false), and arguments (the
+# rest, for `asr compare`). Prints the head of the script for --help.
+recipe_options() {
+    data='' toy=false paper=false arguments=()
+    while (($#)); do
+        case $1 in
+        --data | --data=)
+            [ -n "${2:-}" ] || _usage_error "--data needs the folder of the corpus: --data DIR"
+            data=$2
+            shift
+            ;;
+        --data=*) data=${1#*=} ;;
+        --toy) toy=true ;;
+        --paper)
+            [ -f "$here/paper.yaml" ] || _usage_error "--paper: this recipe has no paper.yaml"
+            paper=true
+            ;;
+        -h | --help)
+            sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+            exit
+            ;;
+        *) arguments+=("$1") ;;
+        esac
+        shift
+    done
+}
+
+_usage_error() {
+    echo "error: $1" >&2
+    exit 2
+}
+
+# prepare PROGRAM CORPUS SET OPTION...: sets work, the folder whose recipes to run, and writes its data.
+#
+# CORPUS says what the corpus is and where to get it, to who gave no --data. --toy works in a copy, so that what was
+# trained in earnest stays: on a part of the corpus, prepared with the OPTIONs, or without --data on synthetic speech
+# whose test set is called SET.
+prepare() {
+    local program=$1 corpus=$2 set=$3
+    shift 3
+    $toy || [ -n "$data" ] || _usage_error "--data DIR is missing: $corpus"
+    setup demo # CMUdict; the toy corpus
+    work=$here
+    if $toy; then
+        work=$here/data/toy-$([ -n "$data" ] && echo corpus || echo synthetic)
+        mkdir -p "$work"
+        cp "$here"/*.yaml "$work"
+        arguments=(--retrain training.epochs=1 model.encoder.layers=1 ${arguments[@]+"${arguments[@]}"})
+    fi
+    if [ -n "$data" ]; then
+        $toy || set --
+        say "preparing $data"
+        "$PYTHON" "$here/../../tools/$program" --data "$data" --out "$work/data" "$@"
+    else
+        say "no --data: making synthetic speech instead; its error rates say nothing about this corpus"
+        "$PYTHON" "$here/../../tools/make_demo_corpus.py" "$work/data" --train 26 --dev 4 --test 4
+        [ "$set" = test ] || cp "$work/data/test.jsonl" "$work/data/$set.jsonl"
+    fi
+}
+
+# compare_and_decode RESULTS SET RECIPE...: trains and compares recipes of $work into $work/RESULTS, then decodes a
+# recording of the test set SET with the best of them.
+compare_and_decode() {
+    local results=$work/$1 set=$2 recipes=() recipe exp audio text reference
+    shift 2
+    for recipe in "$@"; do recipes+=("$work/$recipe.yaml"); done
+    say "training and comparing $*"
+    asr compare "${recipes[@]}" --out "$results" ${arguments[@]+"${arguments[@]}"}
+
+    say "decoding a recording of $set with the best of them"
+    "$PYTHON" - "$results" "$set" <<'PYTHON' >"$results/held_out.txt"
+import json, pathlib, sys
+
+from asr.data.manifest import read_manifest
+from asr.data.tokens import encode_all
+from asr.recogniser import Recogniser
+
+results, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+rows = [row for row in json.loads((results / "compare.json").read_text("utf-8"))["rows"] if name in row["rates"]]
+best = min(rows, key=lambda row: row["rates"][name]["value"])
+recogniser = Recogniser.load(best["exp"])
+said = read_manifest(recogniser.recipe.data.test[name])[0]
+targets = encode_all(recogniser.tokens, [said]).targets
+print(best["exp"], said.audio, said.text, recogniser.tokens.text_of(targets[said.id]), sep="\n")
+PYTHON
+    { read -r exp && read -r audio && read -r text && read -r reference; } <"$results/held_out.txt"
+    echo "model:     $exp"
+    echo "recording: $audio"
+    echo "said:      $text"
+    echo "reference: $reference"
+    echo "decoded:   $(asr decode "$exp" "$audio" | cut -f 2-)"
+    say "done; tables and plots are in $results"
+    echo "To use the command yourself: '$PYTHON' -m asr, or put $(dirname "$PYTHON") on PATH" >&2
+}
