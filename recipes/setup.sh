@@ -127,7 +127,7 @@ prepare() {
         work=$here/data/toy-$([ -n "$data" ] && echo corpus || echo synthetic)
         mkdir -p "$work"
         cp "$here"/*.yaml "$work"
-        arguments=(--retrain training.epochs=1 model.encoder.layers=1 ${arguments[@]+"${arguments[@]}"})
+        arguments=(--retrain training.{epochs,threads}=1 training.tensorboard=false data.workers=1 model.encoder.layers=1 ${arguments[@]+"${arguments[@]}"})
     fi
     if [ -n "$data" ]; then
         $toy || set --
