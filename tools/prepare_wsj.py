@@ -4,7 +4,8 @@
 
 --wsj0 is LDC93S6A or LDC93S6B, --wsj1 LDC94S13A or LDC94S13B; either as numbered discs (11-13.1/wsj0/...) or merged
 (wsj0/..., without disc folders). Written are one manifest for each set, a training set without 5 % of its speakers and
-those speakers (train_tr95, train_cv05), lexicon.txt and oov.tsv. The manifest keeps each transcript as it was (`raw`).
+those speakers (train_tr95, train_cv05), lexicon.txt, oov.tsv and a report. The manifest keeps each transcript as it was
+(`raw`).
 
 Every set has a known number of utterances. What is missing, damaged or unreadable is listed, and nothing is written,
 unless --allow-missing says that the rest will do.
@@ -24,13 +25,14 @@ import prepare_common as common
 from wsj.audio import measure
 from wsj.discs import Corpus, find_corpus
 from wsj.index import Entry
-from wsj.lexicon import build_lexicon, with_spoken_noise
+from wsj.lexicon import build_lexicon
 from wsj.normalise import Normalised, normalise
+from wsj.oov import cover
 from wsj.sets import SETS, entries_of, missing_audio
 from wsj.transcripts import Transcripts
 
-from asr.data.lexicon import Lexicon
-from asr.data.manifest import Utterance, write_atomically
+from asr.data.audio_stats import AudioStats
+from asr.data.manifest import Utterance
 from asr.errors import DataError
 
 MOST = 20  # lines of one kind of problem that are printed
@@ -44,6 +46,7 @@ class Found:
     sets: dict[str, list[str]] = field(default_factory=dict)  # ids, whether usable or not
     problems: list[str] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
+    stats: dict[str, AudioStats] = field(default_factory=dict)
     rules: Counter[str] = field(default_factory=Counter)
     unknown: dict[str, list[str]] = field(default_factory=dict)  # token with unknown marks → ids
 
@@ -69,9 +72,9 @@ def main() -> None:
         raise DataError(f"no utterances of {', '.join(args.sets)} under {corpus.where}")
     if "train_si284" in sets:
         sets["train_tr95"], sets["train_cv05"] = _split(sets["train_si284"], args.cv_share, args.seed)
-    lexicon = _cover(lexicon, sets, args)
-    common.write_sets(args.out, sets, lexicon, found.dropped)
-    _report(found, transcripts)
+    lexicon, notices = cover(lexicon, found.utterances.values(), args.oov, args.out / "oov.tsv")
+    notices += _notices(found, transcripts)
+    common.write_sets(args.out, sets, lexicon, found.dropped, found.stats or None, notices)
 
 
 def _parse() -> argparse.Namespace:
@@ -153,20 +156,26 @@ def _utterances(
             found.dropped[id] = str(error)
     for reason, ids in reasons.items():
         found.problems.append(f"{_some(ids)}: {reason}")
-    files = {id: corpus.find(f"{entries[id].path}.{args.mic}", entries[id].disc) for id in texts}
-    seconds = measure((file for file in files.values() if file), args.audio == "decode")
-    for id, (raw, words) in texts.items():
-        file = files[id]
-        assert file is not None  # entries without audio are gone
-        length = seconds[file]
-        if isinstance(length, str):
-            found.dropped[id] = length
-            found.problems.append(f"{id}: {length}")
+    files = [_file(corpus, entries[id], args.mic) for id in texts]
+    measured = measure(files, args.audio == "decode")
+    for (id, (raw, words)), file, result in zip(texts.items(), files, measured, strict=True):
+        if isinstance(result, str):
+            found.dropped[id] = result
+            found.problems.append(f"{id}: {result}")
             continue
+        if isinstance(result, AudioStats):
+            found.stats[id] = result
+        length = result.seconds if isinstance(result, AudioStats) else result
         found.rules.update(words.rules)
         for token in words.unknown:
             found.unknown.setdefault(token, []).append(id)
         found.utterances[id] = Utterance(id, file, length, entries[id].speaker, words.text, extra={"raw": raw})
+
+
+def _file(corpus: Corpus, entry: Entry, mic: str) -> Path:
+    file = corpus.find(f"{entry.path}.{mic}", entry.disc)
+    assert file is not None, "entries without a recording were taken out before"
+    return file
 
 
 def _stop_or_note(found: Found, allow_missing: bool) -> None:
@@ -189,45 +198,19 @@ def _split(train: list[Utterance], share: float, seed: int) -> tuple[list[Uttera
     return common.split_speakers(train, max(1, round(share * speakers)), seed)
 
 
-def _cover(lexicon: Lexicon, sets: Mapping[str, list[Utterance]], args: argparse.Namespace) -> Lexicon:
-    """Write oov.tsv; then stop, let the words be, or give them the phone of spoken noise."""
-    counts: Counter[str] = Counter()
-    ids: dict[str, list[str]] = {}
-    everything = {utterance.id: utterance for utterances in sets.values() for utterance in utterances}
-    for utterance in everything.values():
-        for word in utterance.words:
-            if word not in lexicon:
-                counts[word] += 1
-                ids.setdefault(word, []).append(utterance.id)
-    order = sorted(counts, key=lambda word: (-counts[word], word))
-    lines = [f"{word}\t{counts[word]}\t{' '.join(dict.fromkeys(ids[word]))}\n" for word in order]
-    write_atomically(args.out / "oov.tsv", "word\tcount\tutterances\n" + "".join(lines))
-    if not order:
-        return lexicon
-    top = ", ".join(f"{word} ({counts[word]})" for word in order[:15]) + (" ..." if len(order) > 15 else "")
-    if args.oov == "error":
-        raise DataError(
-            f"{counts.total()} words, {len(order)} of them different, have no pronunciation: {top}; all are in "
-            f"{args.out / 'oov.tsv'}. Give pronunciations with --more-lexicon, or choose --oov spn or --oov leave"
-        )
-    if args.oov == "leave":
-        return lexicon
-    print(f"pronounced SPN: {counts.total()} words, {len(order)} of them different: {top}")
-    return with_spoken_noise(lexicon, order)
-
-
-def _report(found: Found, transcripts: Transcripts) -> None:
-    print("marks in transcripts: " + (", ".join(f"{name} {n}" for name, n in found.rules.most_common()) or "none"))
+def _notices(found: Found, transcripts: Transcripts) -> list[str]:
+    """What a user should know beside what was dropped."""
+    used = ", ".join(f"{name} {times}" for name, times in found.rules.most_common())
+    lines = [f"marks in transcripts: {used or 'none'}"]
     unknown = sorted(found.unknown.items(), key=lambda pair: (-len(pair[1]), pair[0]))
-    print(f"unknown marks: {len(unknown) or 'none'}")
-    for token, ids in unknown:
-        print(f"  {token} ({len(ids)}): {_some(ids)}")
-    for what, listed in (
+    lines += [f"unknown mark, left in the text: {token} ({len(ids)}) in {_some(ids)}" for token, ids in unknown]
+    for what, ids in (
         ("transcripts taken from prompts (.ptx)", transcripts.from_prompts),
         ("transcripts that differ between copies of a file (the first was taken)", transcripts.conflicts),
     ):
-        if listed:
-            print(f"{what}: {len(listed)}: {_some(listed)}")
+        if ids:
+            lines.append(f"{what}: {len(ids)}: {_some(ids)}")
+    return lines
 
 
 def _some(ids: list[str], most: int = 3) -> str:

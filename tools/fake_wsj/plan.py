@@ -33,7 +33,7 @@ _EVAL93 = ("13-32.1", "wsj1/trans/wsj1/eval")
 
 # The sizes of the whole corpus are those of the real one; speaker 401 is among those of si_tr_s.
 GROUPS = (
-    Group("si84", "train", "3zz", ("11-1.1", "11-3.1"), "wsj0/si_tr_s/{spk}", _DOTS0, (84, 7138), (3, 17)),
+    Group("si84", "train", "011", ("11-1.1", "11-3.1"), "wsj0/si_tr_s/{spk}", _DOTS0, (84, 7138), (3, 17)),
     Group("si200", "train", "46a", ("13-1.1", "13-2.1"), "wsj1/si_tr_s/{spk}", _DOTS1, (199, 30278), (3, 18)),
     Group("dt_20", "dev", "4k0", ("13-16.1",), "wsj1/si_dt_20/{spk}", _DOTS1, (10, 503), (2, 4), session=3),
     Group("dt_05", "dev", "4l0", ("13-16.1",), "wsj1/si_dt_05/{spk}", _DOTS1, (10, 913), (2, 3)),
@@ -80,8 +80,7 @@ def plan(full: bool, share: float = 1.0) -> Iterator[Planned]:
 def _speaker(group: Group, index: int) -> str:
     if group.name == "si84" and index == 1:
         return "401"
-    first = int(group.first_speaker, 36) - 1000 * (group.name == "si84")  # well before 401
-    return _base36(first + index, 3)
+    return _base36(int(group.first_speaker, 36) + index, 3)
 
 
 def _base36(value: int, width: int) -> str:
