@@ -1,6 +1,9 @@
 """`python -m asr` is the same as `asr`."""
 
-from asr.cli.main import main
-
 if __name__ == "__main__":
-    main()
+    try:
+        from asr.cli.main import main
+
+        main()
+    except KeyboardInterrupt:  # Ctrl-C while the imports still run
+        raise SystemExit(130) from None

@@ -73,4 +73,7 @@ def _terminated(*_: object) -> NoReturn:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, _terminated)  # like Ctrl-C: clean up, leave no process behind, exit 130
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before or after a command runs
+        sys.exit(INTERRUPTED)

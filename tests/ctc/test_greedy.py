@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+
 from asr.ctc.greedy import Token, greedy_decode
 
 

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+
 from asr.ctc.loss import ctc_loss_sum, reference_tokens
 
 

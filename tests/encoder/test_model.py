@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+
 from asr.ctc.greedy import greedy_decode
 from asr.ctc.loss import ctc_loss_sum, reference_tokens
 from asr.encoder.config import ModelConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import soundfile
+
 from asr.data.manifest import Utterance, write_manifest
 from asr.recipe_loader import load_recipe
 

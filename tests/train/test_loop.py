@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+
 from asr.errors import AsrError
 from asr.recipe_loader import load_recipe
 from asr.recogniser import Recogniser

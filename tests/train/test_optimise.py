@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
+
 from asr.encoder.config import ModelConfig
 from asr.encoder.model import CtcModel
 from asr.train.config import ConstantConfig, CosineConfig, OptimiserConfig, PlateauConfig
@@ -32,7 +34,7 @@ def test_cosine_falls_from_the_peak_to_its_end_and_stays():
     assert got[35] == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi / 4)))
     assert got[109] == pytest.approx(0.1, abs=1e-3)
     assert got[110:] == pytest.approx([0.1] * 20)
-    assert all(a >= b for a, b in zip(got[9:], got[10:], strict=False))
+    assert all(a >= b for a, b in pairwise(got[9:]))
 
 
 def test_a_run_shorter_than_its_warm_up_only_rises():
@@ -50,10 +52,8 @@ def test_plateau_waits_for_its_patience_and_cuts():
 def test_plateau_never_goes_below_its_floor():
     schedule = Schedule(PlateauConfig(factor=0.1, patience=0, min_lr=0.03), 1.0, 0)
     schedule.observe(1.0)
-    assert [(schedule.observe(1.0), schedule.lr()) for _ in range(3)] == [(True, pytest.approx(0.1))] + [
-        (True, 0.03),
-        (True, 0.03),
-    ]
+    assert all(schedule.observe(1.0) for _ in range(3))
+    assert schedule.lr() == 0.03
 
 
 def test_plateau_takes_nan_as_no_news():

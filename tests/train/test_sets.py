@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+
 from asr.data.batches import padded_frames
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.tokens import build_tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import torch
+
 from asr.train.config import SpecAugmentConfig
 from asr.train.sets import load_set
 from asr.train.spec_augment import spec_augment
