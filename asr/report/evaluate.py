@@ -7,7 +7,7 @@ import logging
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from asr.ctc.score import Score, match, score
 from asr.data.config import PhonesConfig, SubwordsConfig
 from asr.data.manifest import Utterance, read_manifest, write_atomically
 from asr.data.text import split_words
-from asr.data.tokens import encode_all
+from asr.data.tokens import OovError
 from asr.errors import DataError
 from asr.recipe import Recipe
 from asr.recogniser import Recogniser
@@ -116,7 +116,10 @@ def _evaluate_set(recogniser: Recogniser, name: str, manifest: Path) -> tuple[di
         decoded = _decode_timed(recogniser, data)
     failed = {id: reason for id, reason in data.dropped.items() if id in data.store.failed}
     lost = [u for u in read_manifest(manifest) if u.id in failed]
-    targets = {**dict(zip(data.ids, data.targets, strict=True)), **encode_all(tokens, lost).targets}
+    targets = dict(zip(data.ids, data.targets, strict=True))
+    for utterance in lost:
+        with suppress(OovError):  # no reference either: it stays among the dropped
+            targets[utterance.id] = tokens.encode(utterance)
     utterances = [u for u in (*data.utterances, *lost) if u.id in targets]
     scores = _score(recogniser, utterances, targets, decoded.ids)
     audio = sum(data.frames) * recipe.features.hop_ms / 1000

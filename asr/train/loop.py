@@ -240,7 +240,7 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
     if epoch % recipe.training.validate_every == 0 or last:
         with watch("validation"):
             result = validate(
-                state.model, state.dev, recipe.training.batch_frames, state.device, state.tokens.blank,
+                state.model, state.dev, recipe.training.batch_frames, state.device, state.tokens,
                 lambda: stop.requested,
             )  # fmt: skip
         if stop.requested:  # the epoch ends again, with a whole validation, when the run is resumed

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from asr.ctc.alignment import error_counts
-from asr.ctc.greedy import Token, greedy_decode
+from asr.ctc.greedy import greedy_decode
 from asr.ctc.loss import ctc_loss_sum
 from asr.data.feasible import required_frames
+from asr.data.tokens import TokenTable
 from asr.encoder.model import CtcModel
 from asr.train.sets import LoadedSet
 
@@ -28,7 +29,6 @@ class Validation:
     blank_frames: int = 0
     loss_sum: float = 0.0  # over utterances whose target fits into their frames
     loss_tokens: int = 0
-    decoded: dict[str, list[Token]] = field(default_factory=dict)
 
     @property
     def per(self) -> float:
@@ -58,7 +58,7 @@ def validate(
     data: LoadedSet,
     batch_frames: int,
     device: torch.device,
-    blank: int = 0,
+    tokens: TokenTable,
     stop: Callable[[], bool] = lambda: False,
 ) -> Validation:
     """Greedy decoding of every utterance of the set. `stop` is asked between batches and ends the pass early."""
@@ -73,18 +73,17 @@ def validate(
         lengths = lengths.cpu()  # once, not at every utterance below
         fits = [i for i, t in enumerate(batch.targets) if required_frames(t) <= int(lengths[i])]
         targets = [batch.targets[i] for i in fits]
-        result.loss_sum += float(ctc_loss_sum(log_probs[fits], lengths[fits], targets, blank))
+        result.loss_sum += float(ctc_loss_sum(log_probs[fits], lengths[fits], targets, tokens.blank))
         result.loss_tokens += sum(map(len, targets))
         best = log_probs.argmax(-1).cpu()
-        for i, tokens in enumerate(greedy_decode(log_probs, lengths, blank)):
-            counts = error_counts(batch.targets[i], [t.id for t in tokens])
+        for i, decoded in enumerate(greedy_decode(log_probs, lengths, tokens.blank)):
+            counts = error_counts(batch.targets[i], [t.id for t in decoded], unmatchable=tokens.unk)
             result.substitutions += counts.substitutions
             result.deletions += counts.deletions
             result.insertions += counts.insertions
             result.reference_tokens += len(batch.targets[i])
-            result.emitted_tokens += len(tokens)
+            result.emitted_tokens += len(decoded)
             result.frames += int(lengths[i])
-            result.blank_frames += int((best[i, : int(lengths[i])] == blank).sum())
-            result.decoded[batch.ids[i]] = tokens
+            result.blank_frames += int((best[i, : int(lengths[i])] == tokens.blank).sum())
     model.train(was_training)
     return result

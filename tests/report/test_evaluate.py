@@ -76,7 +76,7 @@ def test_numbers_equal_those_of_validation(experiment):
     recogniser = Recogniser.load(exp)
     recipe = recogniser.recipe
     data = load_set(recipe, "dev", recipe.data.dev, recogniser.tokens, recogniser.cmvn)
-    expected = validate(recogniser.model, data, 20000, recogniser.device)
+    expected = validate(recogniser.model, data, 20000, recogniser.device, recogniser.tokens)
     assert result["rate"] == pytest.approx(expected.per)
     assert result["hypothesis_tokens"] == expected.emitted_tokens > 0
     assert result["blank_share"] == pytest.approx(expected.blank_share)
