@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,14 @@ def positive(text: str) -> int:
     if count(text) < 1:
         raise ValueError
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """argparse type: a finite number of at least 0."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError
+    return value
 
 
 def folder(path: Path) -> Path:

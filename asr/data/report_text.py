@@ -17,15 +17,7 @@ def report_text(report: PreparationReport, most: int | None) -> str:
         lines.append(f"lexicon: {report.lexicon_words} words, {report.lexicon_phones} phones")
         lines += _oov(report, most)
     lines += _table("length in seconds", _length_heads(), {name: s.lengths for name, s in report.sets.items()})
-    lines += _table(
-        "utterances too short for CTC (fewer encoder frames than labels) at 10, 20 and 40 ms per encoder frame",
-        ["x1", "x2", "x4"],
-        {
-            f"{name}, {unit}": list(counts.values())
-            for name, s in report.sets.items()
-            for unit, counts in s.infeasible.items()
-        },
-    )
+    lines += _infeasible(report)
     for name, s in report.sets.items():
         lines += _audio(name, s, most)
     lines.append(f"speakers in more than one set: {_counts(report.shared_speakers)}")
@@ -69,6 +61,19 @@ def _length_heads() -> list[str]:
     from asr.data.preparation_report import LENGTH_EDGES
 
     return [f"<{edge}" for edge in LENGTH_EDGES] + [f">={LENGTH_EDGES[-1]}"]
+
+
+def _infeasible(report: PreparationReport) -> list[str]:
+    rows = {
+        f"{name}, {unit}": list(counts.values())
+        for name, s in report.sets.items()
+        for unit, counts in s.infeasible.items()
+    }
+    title = "utterances too short for CTC (fewer encoder frames than labels) at 10, 20 and 40 ms per encoder frame"
+    if not any(map(any, rows.values())):
+        units = " or ".join(dict.fromkeys(unit for s in report.sets.values() for unit in s.infeasible))
+        return [f"{title}: none, with {units}"]
+    return _table(title, ["x1", "x2", "x4"], rows)
 
 
 def _table(title: str, heads: list[str], rows: dict[str, list[int]]) -> list[str]:
