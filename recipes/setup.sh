@@ -127,7 +127,10 @@ prepare() {
         work=$here/data/toy-$([ -n "$data" ] && echo corpus || echo synthetic)
         mkdir -p "$work"
         cp "$here"/*.yaml "$work"
-        arguments=(--retrain training.{epochs,threads}=1 training.tensorboard=false data.workers=1 model.encoder.layers=1 ${arguments[@]+"${arguments[@]}"})
+        arguments=(
+            --retrain training.{epochs,threads}=1 training.tensorboard=false data.workers=1 model.encoder.layers=1
+            ${arguments[@]+"${arguments[@]}"}
+        )
     fi
     if [ -n "$data" ]; then
         $toy || set --
@@ -143,7 +146,7 @@ prepare() {
 # compare_and_decode RESULTS SET RECIPE...: trains and compares recipes of $work into $work/RESULTS, then decodes a
 # recording of the test set SET with the best of them.
 compare_and_decode() {
-    local results=$work/$1 set=$2 recipes=() recipe exp audio text reference
+    local results=$work/$1 set=$2 recipes=() recipe exp audio text reference decoded
     shift 2
     for recipe in "$@"; do recipes+=("$work/$recipe.yaml"); done
     say "training and comparing $*"
@@ -170,7 +173,8 @@ PYTHON
     echo "recording: $audio"
     echo "said:      $text"
     echo "reference: $reference"
-    echo "decoded:   $(asr decode "$exp" "$audio" | cut -f 2-)"
+    decoded=$(asr decode "$exp" "$audio" | cut -f 2-)
+    echo "decoded:   $decoded"
     say "done; tables and plots are in $results"
     echo "To use the command yourself: '$PYTHON' -m asr, or put $(dirname "$PYTHON") on PATH" >&2
 }
