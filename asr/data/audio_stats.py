@@ -142,6 +142,7 @@ def _cut(stretch: Stretch, total: int, rate: int, tolerance: float) -> tuple[int
 def _silent(samples: np.ndarray, rate: int) -> float:
     size = max(1, round(rate * FRAME_SECONDS))
     count = max(1, len(samples) // size)
-    frames = (samples[: count * size] - samples.mean()).reshape(count, -1)
+    frames = samples[: count * size].reshape(count, -1)
+    frames = frames - frames.mean(axis=1, keepdims=True)  # an offset is no sound
     power = np.square(frames).mean(axis=1)
     return float(np.mean(power < max(FLOOR, QUIET * float(np.quantile(power, 0.95)))))

@@ -15,8 +15,6 @@ from kaldi.mismatch import mismatch_table
 from kaldi.rxfilename import parse
 from kaldi.tables import Field, Table, byte_order, read_speakers, read_table
 
-NOTICE_SECONDS = 0.01  # what times in centiseconds are off by; less is not worth a line
-
 
 @dataclass
 class Imported:
@@ -67,7 +65,7 @@ def read_data_dir(folder: Path, root: Path, sounds: Path, max_overshoot: float) 
         except DataError as error:
             result.dropped[id] = f"{texts[id].where}: {error}"
             continue
-        if stats.overshoot > NOTICE_SECONDS:
+        if stats.overshoot > 0:
             result.notices.append(f"{id}: segment cut by {stats.overshoot:.3f} s, where its recording ends")
         result.stats[id] = stats
         result.utterances.append(
