@@ -12,7 +12,9 @@ from asr.train.config import TrainingConfig
 
 
 class ScoringConfig(Config):
-    ignore: list[str] = []  # tokens removed from reference and hypothesis alike before scoring; printed with the rate
+    ignore: list[str] = Field(
+        default_factory=list
+    )  # tokens removed from reference and hypothesis alike before scoring; printed with the rate
     bootstrap: int = Field(1000, ge=0)  # resamples of utterances behind the 95 % interval
 
 

@@ -114,7 +114,9 @@ class LinearAttention(nn.Module):
     def initial_state(self, batch: int) -> LinearState:
         d = self.output.in_features // self.heads
         like = self.output.weight
-        zeros = torch.zeros(batch, self.heads, d, d + 1, device=like.device, dtype=torch.promote_types(like.dtype, torch.float32))
+        zeros = torch.zeros(
+            batch, self.heads, d, d + 1, device=like.device, dtype=torch.promote_types(like.dtype, torch.float32)
+        )
         return LinearState(zeros[..., :d], zeros[..., d])
 
     def step(self, x: Tensor, state: LinearState) -> tuple[Tensor, LinearState]:

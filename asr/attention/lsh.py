@@ -2,10 +2,10 @@
 
 Kitaev, Kaiser, Levskaya, "Reformer: The Efficient Transformer", ICLR 2020, section 2. Per round: hash by a random
 rotation, h(x) = argmax([xR; -xR]); stable sort by (bucket, time); cut the sorted frames into chunks of `bucket_size`;
-attend within the own chunk and the one before. Queries are also the keys, the keys scaled to unit length; a frame looks
-at itself only if it sees nothing else. Rounds are combined by their log-sum-exp (its equation 7), where a pair that meets
-in several rounds counts once (its N_ij): the result is exact softmax attention over the union of what the rounds
-let meet.
+attend within the own chunk and the one before. Queries are also the keys, the keys scaled to unit length; a frame
+looks at itself only if it sees nothing else. Rounds are combined by their log-sum-exp (its equation 7), where a pair
+that meets in several rounds counts once (its N_ij): the result is exact softmax attention over the union of what the
+rounds let meet.
 
 Cost O(rounds · N · bucket_size · D) per head. The number of buckets follows from each utterance's own length, and
 chunks are cut from its own frames, so that padding changes nothing.
@@ -66,7 +66,7 @@ def lsh_attention(
     qk: Tensor, v: Tensor, lengths: Tensor, rotation: Tensor, bucket_size: int, causal: bool = False
 ) -> Tensor:
     """qk (batch, heads, time, D), v (…, M), lengths (batch,), rotation (rounds, D, H) → (batch, heads, time, M)."""
-    batch, heads, time, dim = qk.shape
+    time, dim = qk.shape[2:]
     rounds = rotation.shape[0]
     padded = -(-time // bucket_size) * bucket_size
     qk, v = F.pad(qk, (0, 0, 0, padded - time)), F.pad(v, (0, 0, 0, padded - time))

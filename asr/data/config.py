@@ -14,7 +14,7 @@ class DataConfig(Config):
 
     train: RecipePath
     dev: RecipePath
-    test: dict[str, RecipePath] = {}
+    test: dict[str, RecipePath] = Field(default_factory=dict)
     features: RecipePath | None = None  # folder of the feature stores; None: `features` beside the train manifest
     min_seconds: float = Field(0.0, ge=0)  # shorter training utterances are listed and left out
     max_seconds: float = Field(36.0, gt=0)  # longer training utterances are listed and left out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from asr.attention.linear import LinearConfig, elu_plus_one
 from asr.attention.rotary import rotate
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from asr.attention.lsh import LshConfig, bucket_counts, hash_buckets, lsh_attention
 
 

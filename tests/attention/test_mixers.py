@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+
 from asr.attention.linear import LinearConfig
 from asr.attention.lsh import LshConfig
 from asr.attention.softmax import SoftmaxConfig
