@@ -12,9 +12,8 @@ from asr.train.config import TrainingConfig
 
 
 class ScoringConfig(Config):
-    ignore: list[str] = Field(
-        default_factory=list
-    )  # tokens removed from reference and hypothesis alike before scoring; printed with the rate
+    # Tokens removed from reference and hypothesis alike before scoring; printed with the rate.
+    ignore: list[str] = Field(default_factory=list)
     bootstrap: int = Field(1000, ge=0)  # resamples of utterances behind the 95 % interval
 
 
