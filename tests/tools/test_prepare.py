@@ -92,7 +92,7 @@ def test_an4_distributed_layout(prepare, an4, tmp_path):
     assert everything["an1-mblw-b"].text == "YES A"
     assert everything["an1-mblw-b"].duration == 0.5
     assert "dropped: 3 utterances" in done.out
-    assert "an2-fjmd-b.wav: truncated: the header promises 8000 samples" in done.out  # A5
+    assert "an2-fjmd-b.wav: truncated or damaged: the header promises 8000 samples" in done.out  # A5
     assert "an9-fash-b: no transcript" in done.out
     assert "  an0-fash-b: " in done.out
     assert "NO (" in done.out  # out of vocabulary, kept
