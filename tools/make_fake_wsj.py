@@ -52,6 +52,7 @@ def make_tree(root: Path, *, merged: bool = False, full: bool = False, share: fl
         if one.speaker == DUPLICATED and not merged:
             files.append(tree.file(DUPLICATES, f"{one.path}.wv1"))
         if full:
+            files += [tree.file(one.disc, f"{one.path}.wv2")] if wv2 else []
             for file in files:
                 write_header_only(file, 7 * RATE, RATE)
             continue
