@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from asr.audio.config import FeaturesConfig
@@ -14,6 +16,8 @@ from asr.train.config import TrainingConfig
 class ScoringConfig(Config):
     # Tokens removed from reference and hypothesis alike before scoring; printed with the rate.
     ignore: list[str] = Field(default_factory=list)
+    # What a phone reference is: a word's first pronunciation, as in training, or the one that fits the hypothesis best.
+    pronunciations: Literal["first", "best"] = "first"
     bootstrap: int = Field(1000, ge=0)  # resamples of utterances behind the 95 % interval
 
 

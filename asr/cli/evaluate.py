@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,6 +16,10 @@ def evaluate(
     ] = None,
     manifest: Annotated[
         list[Path] | None, typer.Option("--manifest", help="Another manifest to score; may be repeated.")
+    ] = None,
+    pronunciations: Annotated[
+        Literal["first", "best"] | None,
+        typer.Option(help="Phone references: first (a word's first pronunciation) or best (the one that fits best)."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON instead of a table.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
@@ -31,7 +35,7 @@ def evaluate(
     from asr.report.evaluate import evaluate
     from asr.report.results_table import results_table
 
-    results = evaluate(exp, sets=set, manifests=manifest or (), device=device)
+    results = evaluate(exp, sets=set, manifests=manifest or (), device=device, pronunciations=pronunciations)
     if json:
         print(dumps(results, indent=1, ensure_ascii=False))
         return

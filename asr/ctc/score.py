@@ -50,6 +50,7 @@ class Score:
     hypothesis_tokens: int
     interval: tuple[float, float] | None  # 95 %, bootstrap over utterances
     utterances: list[ScoredUtterance]  # in byte order of their ids
+    best_pronunciations: bool = False  # references were chosen to fit the hypotheses, see asr.ctc.pronunciations
 
     @property
     def errors(self) -> int:
@@ -99,6 +100,7 @@ class Score:
     def rules(self) -> list[str]:
         """What was done to both sides before counting: part of what the rate means, so printed with it."""
         rules = ["stress folded"] if self.folded else []
+        rules += ["best pronunciation of each word"] if self.best_pronunciations else []
         return rules + ([f"ignored: {' '.join(self.ignored)}"] if self.ignored else [])
 
     def as_dict(self) -> dict[str, Any]:
@@ -117,7 +119,7 @@ class Score:
             "wrong_utterances": self.wrong_utterances,
             "utterance_rate": self.utterance_rate,
             "ignored": list(self.ignored),
-            "stress_folded": self.folded,
+            "rules": self.rules(),
         }
 
 
@@ -129,6 +131,7 @@ def score(
     unit: str = "PER",
     stress: Literal["keep", "fold"] = "keep",
     unmatchable: str | None = "<unk>",
+    best_pronunciations: bool = False,
 ) -> Score:
     """Score a corpus. The order of the pairs is irrelevant.
 
@@ -138,6 +141,7 @@ def score(
         unit: the name of the rate.
         stress: `fold` reads `AH0`, `AH1`, `AH2` as `AH` on both sides, before `ignore` applies.
         unmatchable: a token that is an error wherever it stands, also against itself; None: no such token.
+        best_pronunciations: the references were chosen by `best_reference`; only passed on, to be said with the rate.
 
     Raises:
         DataError: an id occurs twice.
@@ -169,6 +173,7 @@ def score(
         hypothesis_tokens=sum(len(hypothesis) for _, hypothesis in texts),
         interval=bootstrap_interval([u.counts.errors for u in utterances], lengths, bootstrap, seed),
         utterances=utterances,
+        best_pronunciations=best_pronunciations,
     )
 
 

@@ -13,7 +13,7 @@ from asr.errors import DataError
 
 
 class PhoneTable(TokenTable):
-    """Phones of the lexicon, sorted. A word gets its first pronunciation; variants are for decoding.
+    """Phones of the lexicon, sorted. Targets take a word's first pronunciation; `variants` gives them all for scoring.
 
     An utterance with `phones` is taken as it is (stress folded where the table folds, no silence added). The
     pronunciations are part of the table, so that new transcripts can be scored from the experiment folder alone.
@@ -26,7 +26,7 @@ class PhoneTable(TokenTable):
         self,
         symbols: Sequence[str],
         unk: int | None,
-        words: Mapping[str, Pronunciation],
+        words: Mapping[str, tuple[Pronunciation, ...]],
         stress: Stress,
         oov: str,
         silence: str | None = None,
@@ -36,7 +36,7 @@ class PhoneTable(TokenTable):
         self.stress = stress
         self.oov = oov
         self.silence = silence
-        missing = {phone for phones in self.words.values() for phone in phones if phone not in self.ids}
+        missing = {p for variants in self.words.values() for phones in variants for p in phones if p not in self.ids}
         if missing or (silence is not None and silence not in self.ids):
             raise DataError(f"token table: the lexicon uses phones that are not in it: {' '.join(sorted(missing))}")
 
@@ -50,11 +50,21 @@ class PhoneTable(TokenTable):
         target = list(silence)
         for word in utterance.words:
             if word in self.words:
-                target += [self.ids[phone] for phone in self.words[word]]
+                target += [self.ids[phone] for phone in self.words[word][0]]
             else:
                 target.append(self.unk)  # type: ignore[arg-type]
             target += silence
         return target
+
+    def variants(self, utterance: Utterance) -> list[tuple[Pronunciation, ...]]:
+        """For each word of the utterance all its pronunciations; silence, given phones and `<unk>` have but one."""
+        if utterance.phones is not None:
+            return [((self.symbols[number],),) for number in self.encode(utterance)]
+        silence: list[tuple[Pronunciation, ...]] = [((self.silence,),)] if self.silence is not None else []
+        choices = list(silence)
+        for word in utterance.words:
+            choices += [self.words.get(word, ((UNK,),)), *silence]
+        return choices
 
     def unknown(self, utterance: Utterance) -> list[str]:
         if utterance.phones is not None:
@@ -66,13 +76,15 @@ class PhoneTable(TokenTable):
         return fold_stress(phone) if self.stress == "fold" else phone
 
     def _more_state(self) -> dict[str, Any]:
-        lines = (f"{word} {' '.join(phones)}" for word, phones in self.words.items())
+        lines = (f"{word} {' '.join(phones)}" for word, variants in self.words.items() for phones in variants)
         return {"stress": self.stress, "oov": self.oov, "silence": self.silence, "lexicon": "\n".join(lines)}
 
     @classmethod
     def _load(cls, state: dict[str, Any]) -> PhoneTable:
         fields = (line.split(" ") for line in state["lexicon"].split("\n") if line)
-        words = {word: tuple(phones) for word, *phones in fields}
+        words: dict[str, tuple[Pronunciation, ...]] = {}
+        for word, *phones in fields:
+            words[word] = (*words.get(word, ()), tuple(phones))
         return cls(state["symbols"], state["unk"], words, state["stress"], state["oov"], state["silence"])
 
 
@@ -97,5 +109,4 @@ def build_phones(config: PhonesConfig, train: Iterable[Utterance]) -> PhoneTable
         raise DataError(f"{config.lexicon or 'manifest'}: {' '.join(reserved)} cannot be a phone; rename it")
     extra = [UNK] if config.oov == "unk" else []
     unk = 1 if extra else None
-    words = {word: variants[0] for word, variants in lexicon.entries.items()}
-    return PhoneTable([BLANK, *extra, *sorted(phones)], unk, words, config.stress, config.oov, config.silence)
+    return PhoneTable([BLANK, *extra, *sorted(phones)], unk, lexicon.entries, config.stress, config.oov, config.silence)

@@ -10,16 +10,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from asr.ctc.greedy import greedy_decode
+from asr.ctc.pronunciations import best_reference
 from asr.ctc.score import Score, match, score
 from asr.data.config import PhonesConfig, SubwordsConfig
 from asr.data.manifest import Utterance, read_manifest, write_atomically
 from asr.data.text import split_words
-from asr.data.tokens import OovError
+from asr.data.tokens import OovError, PhoneTable
 from asr.errors import DataError
 from asr.recipe import Recipe
 from asr.recogniser import Recogniser
@@ -47,6 +48,7 @@ def evaluate(
     sets: Sequence[str] | None = None,
     manifests: Sequence[Path] = (),
     device: str = "auto",
+    pronunciations: Literal["first", "best"] | None = None,
     write: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """Score an experiment; returns the content of `results/SET.json` by set.
@@ -62,6 +64,7 @@ def evaluate(
         exp: experiment folder, or a checkpoint in it.
         sets: `dev`, names of test sets, or `all`; None: all test sets, or dev where the recipe has none.
         manifests: further sets, named after their file's stem.
+        pronunciations: instead of the recipe's `scoring.pronunciations`.
         write: write results/SET.json and results/SET.txt.
 
     Raises:
@@ -69,6 +72,9 @@ def evaluate(
     """
     recogniser = Recogniser.load(exp, device=pick_device(device))
     folder = Path(exp).parent if Path(exp).is_file() else Path(exp)
+    if pronunciations is not None:
+        scoring = recogniser.recipe.scoring.model_copy(update={"pronunciations": pronunciations})
+        recogniser.recipe = recogniser.recipe.model_copy(update={"scoring": scoring})
     chosen = _choose(recogniser.recipe, sets, manifests)
     if recogniser.recipe.training.threads:
         torch.set_num_threads(recogniser.recipe.training.threads)  # as in training, so that times belong together
@@ -183,17 +189,19 @@ def _score(
     recipe, tokens = recogniser.recipe, recogniser.tokens
     phones = isinstance(recipe.tokens, PhonesConfig)
     unit = "PER" if phones else "TER" if isinstance(recipe.tokens, SubwordsConfig) else "CER"
-    pairs = match(
-        {u.id: tokens.symbols_of(targets[u.id]) for u in utterances},
-        {id: tokens.symbols_of(ids) for id, ids in hypotheses.items()},
-    )
+    heard = {id: tokens.symbols_of(ids) for id, ids in hypotheses.items()}
+    references = {u.id: tokens.symbols_of(targets[u.id]) for u in utterances}
+    best = recipe.scoring.pronunciations == "best" and isinstance(tokens, PhoneTable)
+    if isinstance(tokens, PhoneTable) and best:
+        references = {u.id: best_reference(tokens.variants(u), heard.get(u.id, [])) for u in utterances}
+    pairs = match(references, heard)
     options: dict[str, Any] = {
         "ignore": recipe.scoring.ignore,
         "bootstrap": recipe.scoring.bootstrap,
         "seed": recipe.seed,
     }
     stress = recipe.tokens.stress if isinstance(recipe.tokens, PhonesConfig) else "keep"
-    scores = [score(pairs, unit=unit, stress=stress, **options)]
+    scores = [score(pairs, unit=unit, stress=stress, best_pronunciations=best, **options)]
     if not phones:
         words = match(
             {u.id: u.words for u in utterances},

@@ -40,9 +40,7 @@ def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _caption(results: Mapping[str, Mapping[str, Any]]) -> str:
     first = next(iter(results.values()))
-    rules = ["stress folded"] if first["stress_folded"] else []
-    rules += [f"ignored: {' '.join(first['ignored'])}"] if first["ignored"] else []
-    counting = "; ".join(rules) or "every token counts as it is"
+    counting = "; ".join(first["rules"]) or "every token counts as it is"
     place = f"{first['device']}, {first['threads']} threads"
     return f"{counting}. RTF: features to tokens on {place}."
 

@@ -296,3 +296,16 @@ def test_an4_is_covered_by_its_dictionary(corpus):
     encoded = encode_all(table, [utterance(text, id) for id, _, text in (row.split("\t") for row in rows)])
     assert len(encoded.targets) == 1078
     assert not encoded.oov
+
+
+def test_phone_table_keeps_all_pronunciations_for_scoring(tmp_path):
+    lexicon = tmp_path / "lexicon.txt"
+    lexicon.write_text("DATA D EY1 T AH0\nDATA(2) D AE1 T AH0\nIS IH1 Z\n")
+    config = PhonesConfig(lexicon=lexicon, stress="fold")
+    said = Utterance("a", Path("a.wav"), 1.0, "s", "DATA IS")
+    table = build_tokens(config, [said])
+    table = TokenTable.from_state(table.state())
+    assert table.symbols_of(table.encode(said)) == ["D", "EY", "T", "AH", "IH", "Z"]
+    assert table.variants(said) == [(("D", "EY", "T", "AH"), ("D", "AE", "T", "AH")), (("IH", "Z"),)]
+    given = Utterance("b", Path("b.wav"), 1.0, "s", "DATA", phones=("D", "AH0"))
+    assert table.variants(given) == [(("D",),), (("AH",),)]

@@ -81,7 +81,7 @@ def test_numbers_equal_those_of_validation(experiment):
     assert result["hypothesis_tokens"] == expected.emitted_tokens > 0
     assert result["blank_share"] == pytest.approx(expected.blank_share)
     assert result["length_ratio"] == pytest.approx(expected.length_ratio)
-    assert (result["unit"], result["stress_folded"], result["words"]) == ("PER", True, None)
+    assert (result["unit"], result["rules"], result["words"]) == ("PER", ["stress folded"], None)
     assert result["rtf"] == pytest.approx(result["decoding_seconds"] / result["audio_seconds"])
     assert result["audio_seconds"] == pytest.approx(1.8, abs=0.1)
 
@@ -132,6 +132,20 @@ def test_unknown_symbol_in_reference_and_hypothesis_is_an_error(experiment, monk
     monkeypatch.setattr(module, "greedy_decode", lambda *_, **__: said)
     result = module.evaluate(exp, device="cpu", write=False)["test"]
     assert (result["errors"], result["reference_tokens"]) == (1, 3)
+
+
+def test_best_pronunciation_of_each_word(experiment, tmp_path, monkeypatch):
+    monkeypatch.setitem(WORDS, "day(2)", "S IY1")
+    exp = experiment(PHONES)
+    table = Recogniser.load(exp).tokens
+    said = [[Token(table.ids[p], n, n + 1, 0.0) for n, p in enumerate(phones.split())] for phones in ("AH B S IY",)]
+    monkeypatch.setattr(module, "greedy_decode", lambda log_probs, *_, **__: said * len(log_probs))
+    (tmp_path / "one.jsonl").write_text((tmp_path / "test.jsonl").read_text().split("\n")[0] + "\n")  # "ab day"
+    first = evaluate(exp, manifests=[tmp_path / "one.jsonl"], device="cpu", write=False)["one"]
+    best = evaluate(exp, manifests=[tmp_path / "one.jsonl"], device="cpu", pronunciations="best")["one"]
+    assert (first["errors"], best["errors"]) == (2, 0)
+    assert best["rules"] == ["stress folded", "best pronunciation of each word"]
+    assert "best pronunciation of each word" in (exp / "results" / "one.txt").read_text()
 
 
 def test_sets_and_manifests(experiment, tmp_path):
