@@ -67,7 +67,7 @@ if $toy; then
     prepare=true
     mkdir -p "$work"
     cp "$here"/*.yaml "$work"
-    arguments=(--retrain training.epochs=2 training.batch_frames=6000 model.encoder.layers=1 ${arguments[@]+"${arguments[@]}"})
+    arguments=(--retrain training.epochs=2 training.batch_frames=6000 ${arguments[@]+"${arguments[@]}"})
     if [ -z "$wsj0$wsj1" ]; then
         say "making discs in $work/discs"
         "$PYTHON" "$here/../../tools/make_fake_wsj.py" "$work/discs"
@@ -87,8 +87,8 @@ fi
 
 recipes=$work
 results=$work/results
-if [ "$dev $labels" != "dev93 72" ]; then
-    # The same recipes with another validation set or label set, in a folder of their own: nothing is overwritten.
+if $toy || [ "$dev $labels" != "dev93 72" ]; then
+    # The same recipes with other sizes, validation set or labels, in a folder of their own: nothing is overwritten.
     recipes=$work/data/recipes/${dev}_$labels
     results=$work/results/${dev}_$labels
     mkdir -p "$recipes"
@@ -102,6 +102,10 @@ data:
   dev: ../../train_cv05.jsonl
   test: {cv05: ../../train_cv05.jsonl}
 YAML
+            case $toy-$name in
+            true-bilstm) echo "model: {encoder: {layers: 1, hidden: 24}}" ;;
+            true-*) echo "model: {encoder: {layers: 1, dim: 48, heads: 2, feedforward: 96}}" ;;
+            esac
         } >"$recipes/$name.yaml"
     done
 fi
