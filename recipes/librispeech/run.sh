@@ -12,5 +12,5 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../setup.sh"
 recipe_options "$@"
 prepare prepare_librispeech.py "the folder of LibriSpeech with train-clean-100 and test-other, read books, CC BY 4.0; \
-get it from https://www.openslr.org/12 (or try --toy)" test-other --limit 6 --dev-speakers 2
+get it from https://www.openslr.org/12 (or try --toy)" test-other --limit 4 --dev-speakers 1
 compare_and_decode results test-other softmax softmax-materialised lsh linear bilstm
