@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 import numpy as np
 import soundfile
@@ -22,7 +24,7 @@ def info(source: Source) -> AudioInfo:
     """Raises AudioError if the file is not readable or shorter than declared (FLAC: only decoding would tell)."""
     check_chunks(source)
     try:
-        with soundfile.SoundFile(_Quiet(source.file)) as file:
+        with _opened(source) as file:
             if file.frames < _UNKNOWN:
                 return AudioInfo(file.samplerate, file.frames, file.channels, estimated=False)
     except (soundfile.SoundFileError, RuntimeError) as error:
@@ -34,7 +36,7 @@ def read(source: Source, span: Span) -> tuple[np.ndarray, int]:
     """Samples (n, channels) float32 and the rate in Hz. Raises AudioError; see `info`."""
     padding = check_chunks(source)
     try:
-        with soundfile.SoundFile(_Quiet(source.file)) as file:
+        with _opened(source) as file:
             total = file.frames
             if total >= _UNKNOWN:
                 return ffmpeg.read(source, span)
@@ -57,19 +59,59 @@ def read(source: Source, span: Span) -> tuple[np.ndarray, int]:
     return samples, rate
 
 
-class _Quiet:
-    """libsndfile seeks before the start of damaged files; for each time Python would print a traceback."""
+@contextlib.contextmanager
+def _opened(source: Source) -> Iterator[soundfile.SoundFile]:
+    """A SoundFile over the source; what interrupted libsndfile's calls back into Python is raised at the end.
+
+    A file goes in by its name: libsndfile then reads it itself, and no Ctrl-C can fall into such a call.
+    """
+    if source.modified is not None:
+        with soundfile.SoundFile(source.name) as file:
+            yield file
+        return
+    guarded = _Guarded(source.file)
+    try:
+        with soundfile.SoundFile(guarded) as file:
+            yield file
+    finally:
+        if guarded.failure is not None:
+            raise guarded.failure
+
+
+class _Guarded:
+    """A stream as libsndfile calls it. An exception raised in these calls would be printed and lost.
+
+    Ctrl-C is one: without this, an interrupted stream would pass for a truncated one. libsndfile also seeks before
+    the start of damaged files; that is answered with the position as it is.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.read, self.tell = file.read, file.tell
-        self.readinto = file.readinto  # type: ignore[attr-defined]  # every binary file of Python's has it
+        self.failure: BaseException | None = None
+
+    def _call(self, function: Callable[..., int], *arguments: Any) -> int:
+        try:
+            return function(*arguments) if self.failure is None else 0
+        except BaseException as error:
+            self.failure = error
+            return 0
+
+    def readinto(self, buffer: Any) -> int:
+        return self._call(self._file.readinto, buffer)  # type: ignore[attr-defined]  # all binary files have it
+
+    def tell(self) -> int:
+        return self._call(self._file.tell)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        try:
-            return self._file.seek(offset, whence)
-        except (ValueError, OSError):
+        def move() -> int:
+            with contextlib.suppress(ValueError, OSError):
+                return self._file.seek(offset, whence)
             return self._file.tell()
+
+        return self._call(move)
+
+    def write(self, data: bytes) -> int:
+        raise io.UnsupportedOperation("opened for reading")
 
 
 def _blocks(file: soundfile.SoundFile, count: int, dtype: str) -> np.ndarray:
@@ -86,7 +128,7 @@ def _decodable(source: Source) -> int:
     """Frames up to the first that cannot be decoded, to within a few."""
     source.file.seek(0)
     total = 0
-    with soundfile.SoundFile(_Quiet(source.file)) as file, contextlib.suppress(soundfile.SoundFileError):
+    with _opened(source) as file, contextlib.suppress(soundfile.SoundFileError):
         while part := len(file.read(256, dtype="int16", always_2d=True)):
             total += part
     return total

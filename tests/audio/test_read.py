@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 from asr.audio import read
@@ -280,3 +281,17 @@ def test_odd_files_read_right_or_give_one_line(corpus, capfd):
         assert refused not in readable
     wav, sph = readable["stereo.wav"].samples, readable["stereo.sph"].samples
     assert torch.equal(wav, sph)
+
+
+def test_ctrl_c_while_reading_is_no_truncated_file(tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.zeros(1600, "float32"), 16000)
+
+    class Interrupted(io.BytesIO):
+        def readinto(self, buffer):
+            if self.tell() > 0:
+                raise KeyboardInterrupt
+            return super().readinto(buffer)
+
+    with pytest.raises(KeyboardInterrupt):
+        read_audio(Interrupted(path.read_bytes()))

@@ -6,10 +6,13 @@ import itertools
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from asr.attention.masks import frame_mask
 from asr.ctc.greedy import greedy_decode
 from asr.ctc.loss import ctc_loss_sum, reference_tokens
-from asr.encoder.config import ModelConfig
+from asr.encoder.bilstm import BilstmEncoder
+from asr.encoder.config import BilstmConfig, ModelConfig
 from asr.encoder.model import CtcModel
 
 FRONTENDS = {
@@ -145,3 +148,22 @@ def test_four_utterances_are_learnt_by_heart(mixer):
         decoded = greedy_decode(*model.eval()(features, lengths))
     assert [[t.id for t in row] for row in decoded] == targets
     assert loss.item() < 0.1, "nats per token"
+
+
+def test_bilstm_equals_torch_on_packed_sequences():
+    torch.manual_seed(0)
+    encoder = BilstmEncoder(BilstmConfig(layers=2, hidden=6, dropout=0.0), 5)
+    packed = torch.nn.LSTM(5, 6, 2, batch_first=True, bidirectional=True)
+    weights = {}
+    for layer, (ahead, back) in enumerate(zip(encoder.ahead, encoder.back, strict=True)):
+        for name, value in ahead.state_dict().items():
+            weights[name.replace("l0", f"l{layer}")] = value
+        for name, value in back.state_dict().items():
+            weights[name.replace("l0", f"l{layer}_reverse")] = value
+    packed.load_state_dict(weights)
+    x, lengths = torch.randn(3, 9, 5), torch.tensor([9, 1, 4])
+    expected, _ = pad_packed_sequence(
+        packed(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[0], batch_first=True
+    )
+    real = frame_mask(lengths, 9)
+    torch.testing.assert_close(encoder(x, lengths)[real], expected[real], atol=1e-6, rtol=1e-5)
