@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+
+# A shell starts background jobs with SIGINT ignored, and their children inherit that: tests that send it would wait in
+# vain for an end.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
