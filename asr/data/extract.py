@@ -81,7 +81,7 @@ class _Worker:
         self.piece: tuple[int, Sequence[Job]] | None = None
 
     def end(self) -> None:
-        self.process.terminate()
+        self.process.kill()  # not terminate: a forked child may carry a handler of this process that ignores it
         self.process.join()
         self.pipe.close()
 
