@@ -96,9 +96,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--pronunciations", choices=["first", "all"], default="all", help="of each word, to keep")
     parser.add_argument(
         "--oov",
-        choices=["error", "spn", "leave"],
+        choices=["error", "spn", "leave", "g2p"],
         default="error",
-        help="words without pronunciation: stop; give them the phone SPN; or leave them to tokens.oov of the recipe",
+        help="words without pronunciation: stop; give them the phone SPN; leave them to tokens.oov of the recipe; or "
+        "let espeak-ng guess (pip install 'asr[demo]'), and SPN where it cannot",
     )
     parser.add_argument("--cv-share", type=float, default=0.05, help="share of speakers in train_cv05")
     parser.add_argument("--seed", type=common.count, default=0, help="chooses the speakers of train_cv05")

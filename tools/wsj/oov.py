@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from asr.data.lexicon import Lexicon
 from asr.data.manifest import Utterance, write_atomically
 from asr.errors import DataError
-from wsj.lexicon import with_spoken_noise
+from wsj.g2p import pronounce
+from wsj.lexicon import SPOKEN_NOISE_PHONE, with_spoken_noise
 
-Policy = Literal["error", "spn", "leave"]
+Policy = Literal["error", "spn", "leave", "g2p"]
 
 
 def cover(lexicon: Lexicon, utterances: Iterable[Utterance], policy: Policy, out: Path) -> tuple[Lexicon, list[str]]:
-    """Write `out` (word, count, utterance ids); return the lexicon to use and a line for the report, if there are any.
+    """Write `out` (word, count, utterance ids); return the lexicon to use and lines for the report.
 
-    error: raise DataError; spn: words are pronounced SPN, as in the recipes that publish 72 labels; leave: nothing.
+    error: raise DataError; spn: words are pronounced SPN, as in the recipes that publish 72 labels; leave: nothing;
+    g2p: words are pronounced as `wsj.g2p` guesses, with phones of the lexicon only, and SPN where it has no guess;
+    `out` then has each pronunciation and where it comes from. Raises AsrError where espeak-ng is missing.
     """
     ids: dict[str, Counter[str]] = {}
     for utterance in utterances:
@@ -27,15 +30,35 @@ def cover(lexicon: Lexicon, utterances: Iterable[Utterance], policy: Policy, out
                 ids.setdefault(word, Counter())[utterance.id] += 1
     counts = {word: ids[word].total() for word in ids}
     order = sorted(counts, key=lambda word: (-counts[word], word))
-    lines = [f"{word}\t{counts[word]}\t{' '.join(sorted(ids[word]))}\n" for word in order]
-    write_atomically(out, "word\tcount\tutterances\n" + "".join(lines))
+    guesses = pronounce(order, lexicon.phones) if order and policy == "g2p" else {}
+    rows = [
+        ["word", "count", "utterances"],
+        *([word, str(counts[word]), " ".join(sorted(ids[word]))] for word in order),
+    ]
+    if policy == "g2p":
+        rows[0] += ["source", "pronunciation"]
+        for row in rows[1:]:
+            guess = guesses.get(row[0])
+            row += ["espeak-ng", " ".join(guess)] if guess else ["none", SPOKEN_NOISE_PHONE]
+    write_atomically(out, "".join("\t".join(row) + "\n" for row in rows))
     if not order or policy == "leave":
         return lexicon, []
-    top = ", ".join(f"{word} ({counts[word]})" for word in order[:15]) + (" ..." if len(order) > 15 else "")
-    found = f"{sum(counts.values())} words, {len(order)} of them different"
     if policy == "error":
         raise DataError(
-            f"{found}, have no pronunciation: {top}; all are in {out}. Give pronunciations with --more-lexicon, or "
-            "choose --oov spn or --oov leave"
+            f"{_found(order, counts, ', have no pronunciation')}; all are in {out}. Give pronunciations with "
+            "--more-lexicon, or choose --oov g2p, --oov spn or --oov leave"
         )
-    return with_spoken_noise(lexicon, order), [f"not in the dictionary, pronounced SPN: {found}: {top}"]
+    unknown = [word for word in order if word not in guesses]
+    notices = []
+    if guesses:
+        guessed = [word for word in order if word in guesses]
+        notices.append(f"not in the dictionary, pronounced by espeak-ng: {_found(guessed, counts)}")
+    if unknown:
+        notices.append(f"not in the dictionary, pronounced SPN: {_found(unknown, counts)}")
+    lexicon = Lexicon({**lexicon.entries, **{word: (guess,) for word, guess in guesses.items()}}, lexicon.stress)
+    return with_spoken_noise(lexicon, unknown), notices
+
+
+def _found(words: Sequence[str], counts: Mapping[str, int], verb: str = "") -> str:
+    top = ", ".join(f"{word} ({counts[word]})" for word in words[:15]) + (" ..." if len(words) > 15 else "")
+    return f"{sum(counts[word] for word in words)} words, {len(words)} of them different{verb}: {top}"
