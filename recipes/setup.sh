@@ -78,7 +78,7 @@ asr() {
     "$PYTHON" -m asr "$@"
 }
 
-# What the run.sh of real corpora share. They set `here`, the folder of the recipe, before.
+# What every run.sh shares. They set `here`, the folder of the recipe, before.
 
 # recipe_options "$@": sets data (folder of the corpus, or nothing), toy and paper (true or false), and arguments (the
 # rest, for `asr compare`). Prints the head of the script for --help.

@@ -20,6 +20,7 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5))]
 MARK = 12  # pixels around a point that no name may cover
+CAP = 6  # and of an interval bar with its caps
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def plot_rate_by_time(rows: Sequence[Row], path: Path) -> None:
         axes.margins(0.2)
         _scale(axes, "x", [point.x for point in shown])
         _scale(axes, "y", [point.y for point in shown])
-        _label(axes, [(p.row.label, p.x, p.y, _style(models.index(p.row.model))["color"]) for p in shown])
+        _label(axes, shown, [_style(models.index(point.row.model))["color"] for point in shown])
     _save(figure, path)
 
 
@@ -131,17 +132,25 @@ def _scale(axes: Axes, side: str, values: Sequence[float]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _label(axes: Axes, texts: Sequence[tuple[str, float, float, str]]) -> None:
-    """Name each point beside it, in the first of some places that hides no point and no other name."""
+def _label(axes: Axes, points: Sequence[_Point], colours: Sequence[str]) -> None:
+    """Name each point beside it, in the first of some places that hides no point, no interval and no other name."""
     canvas = FigureCanvasAgg(axes.get_figure(root=True))
     canvas.draw()  # positions in pixels exist only after a layout
-    centres = [axes.transData.transform((x, y)) for _, x, y, _ in texts]
-    taken = [Bbox.from_extents(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in centres]
+    taken = []
+    for point in points:
+        x, y = axes.transData.transform((point.x, point.y))
+        taken.append(Bbox.from_extents(x - MARK, y - MARK, x + MARK, y + MARK))
+        if point.bars:
+            (below,), (above,) = point.bars
+            ends = [(point.x, point.y - below), (point.x, point.y + above)]
+            (_, low), (_, high) = axes.transData.transform(ends)
+            taken.append(Bbox.from_extents(x - CAP, low, x + CAP, high))
     sides = [(9, "left"), (-9, "right"), (0, "center")]
     places = [(dx, dy, align) for dy in (5, -11, 17, -23, 29, -35) for dx, align in sides if dx or abs(dy) > 11]
-    for text, x, y, colour in texts:
+    for point, colour in zip(points, colours, strict=True):
+        name, spot = point.row.label, (point.x, point.y)
         labels = [
-            axes.annotate(text, (x, y), (dx, dy), textcoords="offset points", ha=align, color=colour, fontsize=9)
+            axes.annotate(name, spot, (dx, dy), textcoords="offset points", ha=align, color=colour, fontsize=9)
             for dx, dy, align in places
         ]
         boxes = [label.get_window_extent(canvas.get_renderer()) for label in labels]

@@ -9,20 +9,13 @@ import pytest
 import soundfile
 
 from asr.errors import AudioError
-
-
-@dataclass
-class Span:
-    symbol: str
-    start_seconds: float
-    end_seconds: float
-    log_prob: float
+from asr.recogniser import TokenSpan
 
 
 @dataclass
 class Hypothesis:
     text: str
-    tokens: list[Span] = field(default_factory=list)
+    tokens: list[TokenSpan] = field(default_factory=list)
     log_prob: float = 0.0
 
 
@@ -44,7 +37,7 @@ class Loudness:
         peak = round(100 * float(np.abs(np.asarray(audio.samples)).max()))
         if peak == 0:
             raise AudioError("the fake refuses silence")
-        return Hypothesis(str(peak), [Span(str(peak), 0.0, len(audio.samples) / audio.rate, -0.1)], -0.1)
+        return Hypothesis(str(peak), [TokenSpan(str(peak), 0.0, len(audio.samples) / audio.rate, -0.1)], -0.1)
 
 
 @pytest.fixture

@@ -2,26 +2,17 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 
 import pytest
 
 from asr.decode.formats import FORMATS, Result
-
-
-@dataclass
-class Span:
-    symbol: str
-    start_seconds: float
-    end_seconds: float
-    log_prob: float
-
+from asr.recogniser import TokenSpan
 
 RESULT = Result(
     id="b/x",
     audio="b/x.wav",
     text="Ä N",
-    tokens=[Span("Ä", 0.03, 0.09, -0.5), Span("N", 0.12, 0.12, 0.0)],
+    tokens=[TokenSpan("Ä", 0.03, 0.09, -0.5), TokenSpan("N", 0.12, 0.12, 0.0)],
     log_prob=-0.75,
     duration=0.5,
     rate=8000,

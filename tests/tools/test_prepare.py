@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import runpy
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +17,10 @@ from asr.data.manifest import read_manifest
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def prepare(monkeypatch, capsys):
-    """Run a program as `python tools/prepare_X.py` would, without the cost of a new process."""
-    monkeypatch.syspath_prepend(str(TOOLS))
-
-    def run(program: str, data: Path, out: Path, *more: str) -> Done:
-        path = str(TOOLS / f"prepare_{program}.py")
-        monkeypatch.setattr(sys, "argv", [path, "--data", str(data), "--out", str(out), *more])
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(path, run_name="__main__")
-        printed = capsys.readouterr()
-        return Done(end.value.code, printed.out, printed.err)
+def prepare(run_tool):
+    def run(program: str, data: Path, out: Path, *more: str):
+        return run_tool(f"prepare_{program}", "--data", data, "--out", out, *more)
 
     return run
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +12,10 @@ import soundfile
 
 from asr.data.manifest import read_manifest
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-PROGRAM = str(TOOLS / "prepare_folder.py")
-
 
 @pytest.fixture
-def prepare(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(TOOLS))
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", [PROGRAM, *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(PROGRAM, run_name="__main__")
-        return end.value.code, *capsys.readouterr()
-
-    return run
+def prepare(run_tool):
+    return partial(run_tool, "prepare_folder")
 
 
 def sound(path: Path, seed: int = 0) -> Path:

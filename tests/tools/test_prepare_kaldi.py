@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,22 +17,13 @@ from asr.audio.read import read_audio
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.store import FeatureStore
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-PROGRAM = str(TOOLS / "prepare_kaldi.py")
+PROGRAM = str(Path(__file__).resolve().parents[2] / "tools/prepare_kaldi.py")
 
 
 @pytest.fixture
-def kaldi(monkeypatch, capsys):
+def kaldi(run_tool):
     """Run the program; returns (exit code, output, errors)."""
-    monkeypatch.syspath_prepend(str(TOOLS))
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", [PROGRAM, *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(PROGRAM, run_name="__main__")
-        return end.value.code, *capsys.readouterr()
-
-    return run
+    return partial(run_tool, "prepare_kaldi")
 
 
 def tone(seconds: float = 0.5, rate: int = 16000, seed: int = 0) -> np.ndarray:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,24 +55,20 @@ def tree(original, tmp_path) -> Path:
 
 
 @pytest.fixture
-def prepare(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
+def prepare(run_tool, tmp_path):
     """Run the program; pronunciations from a small file, which is faster, unless `--oov` is among the options."""
     small = tmp_path / "small.txt"
     small.write_text("THE  DH AH0\n")
 
     def run(root: Path, *more: object, counts: bool = True) -> Done:
-        path = str(TOOLS / "prepare_wsj.py")
         arguments = ["--wsj0", root, "--wsj1", root, "--out", tmp_path / "out", *more]
         if counts:
             arguments += ["--counts", root / "counts.json"]
         if "--oov" not in more:
             arguments += ["--lexicon", small, "--oov", "leave"]
-        monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(path, run_name="__main__")
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.err
-        return Done(end.value.code, printed.out, printed.err)
+        done = run_tool("prepare_wsj", *arguments)
+        assert "Traceback" not in done.err
+        return done
 
     return run
 
