@@ -1,7 +1,8 @@
 """NIST SPHERE: the header is always read first, and the payload only as what `sample_coding` says it is.
 
-Plain PCM, µ-law and A-law are decoded here, exactly; embedded shorten PCM by FFmpeg, whose count must then match the
-header's. Sources: NIST SPHERE 2.6 header documentation; ITU-T G.711 for the two companding laws.
+Plain PCM, µ-law and A-law are decoded here, exactly; embedded shorten by FFmpeg (PCM) or `asr.audio.shorten` (µ-law),
+whose count must then match the header's. Sources: NIST SPHERE 2.6 header documentation; ITU-T G.711 for the companding
+laws.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asr.audio import ffmpeg
+from asr.audio import ffmpeg, shorten
 from asr.audio.source import AudioInfo, Source, Span, truncated
 from asr.errors import AudioError
 
@@ -27,7 +28,8 @@ class Header:
     channels: int
     width: int  # bytes per sample
     order: str  # "<" or ">"
-    coding: str
+    coding: str  # pcm, ulaw or alaw
+    shorten: bool
     frames: int
 
 
@@ -41,11 +43,8 @@ def read(source: Source, span: Span) -> tuple[np.ndarray, int]:
     """Samples (n, channels) float32 and the rate in Hz. Raises AudioError naming the coding that cannot be read."""
     header = read_header(source)
     first, last = span.within(header.frames, header.rate, source.name)
-    if header.coding == "shorten":
-        try:
-            samples, rate = ffmpeg.decode(source)
-        except AudioError as error:
-            raise AudioError(f"{error} (embedded shorten; if sph2pipe reads it, {_CONVERT})") from None
+    if header.shorten:
+        samples, rate = _read_shorten(source, header)
         # FFmpeg stops without an error at the end of a cut stream.
         if samples.shape != (header.frames, header.channels) or rate != header.rate:
             raise AudioError(
@@ -63,6 +62,21 @@ def read(source: Source, span: Span) -> tuple[np.ndarray, int]:
     else:
         samples = (ULAW if header.coding == "ulaw" else ALAW)[np.frombuffer(data, np.uint8)]
     return samples.reshape(-1, header.channels), header.rate
+
+
+def _read_shorten(source: Source, header: Header) -> tuple[np.ndarray, int]:
+    if header.coding == "pcm":
+        try:
+            return ffmpeg.decode(source)
+        except AudioError as error:
+            raise AudioError(f"{error} (embedded shorten; if sph2pipe reads it, {_CONVERT})") from None
+    source.file.seek(header.size)
+    codes, kind = shorten.decode(source.file.read(), source.name)
+    if kind not in (shorten.AU1, shorten.AU2):
+        raise AudioError(
+            f"{source.name}: header says µ-law but the shorten stream holds type {kind}; get the file anew"
+        )
+    return ULAW[codes], header.rate
 
 
 def read_header(source: Source) -> Header:
@@ -85,20 +99,20 @@ def read_header(source: Source) -> Header:
     coding = {"mu-law": "ulaw", "ulaw": "ulaw", "a-law": "alaw", "alaw": "alaw", "pcm": "pcm"}.get(coding, full)
     rate, channels, width = number("sample_rate"), number("channel_count"), number("sample_n_bytes")
     source.file.seek(size)
-    shorten = packing.startswith("embedded-shorten")
-    if coding not in ("pcm", "ulaw", "alaw") or (packing and not (shorten and coding == "pcm")):
+    shortened = packing.startswith("embedded-shorten")
+    if coding not in ("pcm", "ulaw", "alaw") or (packing and not (shortened and coding != "alaw")):
         raise AudioError(f"{source.name}: SPHERE coding {full!r} is not read here; {_CONVERT}")
-    if shorten:
+    if shortened:
         if source.file.read(4) != b"ajkg":
             raise AudioError(f"{source.name}: header says {full!r} but no shorten stream follows; get the file anew")
-        return Header(size, rate, channels, width, "<", "shorten", number("sample_count"))
+        return Header(size, rate, channels, width, "<", coding, True, number("sample_count"))
 
     order = _byte_order(source, fields, coding, width)
     found = (source.size - size) // (channels * width)
     frames = number("sample_count", low=0) if "sample_count" in fields else found
     if frames > found:
         raise truncated(source.name, frames, found)
-    return Header(size, rate, channels, width, order, coding, frames)
+    return Header(size, rate, channels, width, order, coding, False, frames)
 
 
 def _byte_order(source: Source, fields: dict[str, str], coding: str, width: int) -> str:
