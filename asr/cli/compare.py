@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from asr.report.experiments import Experiment
 
 
 def compare(
@@ -45,7 +48,12 @@ def compare(
     experiments = resolve(paths, overrides)
     first = experiments[0]
     folder = out or (first.recipe_file or first.exp).resolve().parent / "results"
-    comparison = compare(experiments, evaluate=lambda one: evaluate(one.exp, device=device), retrain=retrain)
+
+    def scored(one: Experiment) -> dict[str, dict[str, Any]]:
+        # A recipe may have got other test sets and scoring rules since it was trained; a folder is as it was.
+        return evaluate(one.exp, device=device, reporting=one.recipe if one.recipe_file else None)
+
+    comparison = compare(experiments, evaluate=scored, retrain=retrain)
     written = write(comparison, folder)
     console = Console()
     if not console.is_terminal:

@@ -69,7 +69,7 @@ def compare(
             errors[one.name] = str(error)
             log.error("%s", error)
         rows.append(_row(one, logs.setdefault(one.name, TrainingLog({}, [], False)), results, errors.get(one.name)))
-    warnings += _machines(logs)
+    warnings += _utterances(logs) + _machines(logs)
     return Comparison(_with_ratios([*rows, *_published(experiments)], experiments), logs, warnings)
 
 
@@ -109,6 +109,7 @@ def _row(one: Experiment, log: TrainingLog, results: dict[str, dict[str, Any]], 
         rtf=decoding / audio if audio else None,
         epochs=len(log.epochs) or None,
         minutes=log.minutes,
+        rules=tuple(dict.fromkeys(rule for result in results.values() for rule in result["rules"])),
         exp=str(one.exp),
         error=error,
     )
@@ -134,6 +135,17 @@ def _with_ratios(rows: list[Row], experiments: Sequence[Experiment]) -> list[Row
 def _is_softmax(one: Experiment) -> bool:
     encoder = one.recipe.model.encoder
     return encoder.kind == "transformer" and encoder.attention.kind == "softmax"
+
+
+def _utterances(logs: dict[str, TrainingLog]) -> list[str]:
+    """A front-end that shortens more leaves out more utterances: models of the same data may see unequal sets."""
+    seen: dict[str, list[str]] = {}
+    for name, one in logs.items():
+        if "utterances" in one.start:
+            seen.setdefault(f"{one.start['utterances']} utterances, {one.start['frames']} frames", []).append(name)
+    if len(seen) < 2:
+        return []
+    return ["trained on unequal data: " + "; ".join(f"{', '.join(names)} on {what}" for what, names in seen.items())]
 
 
 def _machines(logs: dict[str, TrainingLog]) -> list[str]:

@@ -49,6 +49,7 @@ def evaluate(
     manifests: Sequence[Path] = (),
     device: str = "auto",
     pronunciations: Literal["first", "best"] | None = None,
+    reporting: Recipe | None = None,
     write: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """Score an experiment; returns the content of `results/SET.json` by set.
@@ -65,6 +66,7 @@ def evaluate(
         sets: `dev`, names of test sets, or `all`; None: all test sets, or dev where the recipe has none.
         manifests: further sets, named after their file's stem.
         pronunciations: instead of the recipe's `scoring.pronunciations`.
+        reporting: a recipe whose `scoring` and `data.test` hold instead of those the model was trained with.
         write: write results/SET.json and results/SET.txt.
 
     Raises:
@@ -72,6 +74,9 @@ def evaluate(
     """
     recogniser = Recogniser.load(exp, device=pick_device(device))
     folder = Path(exp).parent if Path(exp).is_file() else Path(exp)
+    if reporting is not None:
+        data = recogniser.recipe.data.model_copy(update={"test": reporting.data.test})
+        recogniser.recipe = recogniser.recipe.model_copy(update={"scoring": reporting.scoring, "data": data})
     if pronunciations is not None:
         scoring = recogniser.recipe.scoring.model_copy(update={"pronunciations": pronunciations})
         recogniser.recipe = recogniser.recipe.model_copy(update={"scoring": scoring})

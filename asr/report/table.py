@@ -40,6 +40,7 @@ class Row:
     rtf: float | None = None  # seconds of decoding per second of audio
     epochs: int | None = None
     minutes: float | None = None  # of training, validation included
+    rules: tuple[str, ...] = ()  # what was done to both sides before counting, see Score.rules
     published: str | None = None  # source of a row from the literature
     baseline: bool = False
     exp: str | None = None
@@ -105,9 +106,23 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """What a reader must know beside the numbers."""
     lines = ["Rates: percent of reference tokens, with the 95 % bootstrap interval over utterances in brackets."]
     lines.append("Epoch s: median training epoch without the first and without validation. RTF: decoding ÷ audio time.")
+    ours = [row for row in rows if row.rates]
+    if len({row.rules for row in ours}) > 1:
+        lines += [f"Counting, {row.label}: {_rules(row)}." for row in ours]
+    elif ours:
+        lines.append(f"Counting: {_rules(ours[0])}.")
+    if any(rule != "stress folded" for row in ours for rule in row.rules):
+        lines.append("Best dev: as in training, every token counts, against first pronunciations.")
+    once = [row.label for row in rows if row.epochs == 1]
+    if once:
+        lines.append(f"Trained for one epoch, which is timed with its warm-up: {', '.join(once)}.")
     lines += [f"× softmax: epoch time relative to {row.label}." for row in rows if row.baseline and not row.published]
     lines += [f"{row.label}: {row.published}" for row in rows if row.published]
     return lines + [f"{row.label}: {row.error}" for row in rows if row.error]
+
+
+def _rules(row: Row) -> str:
+    return "; ".join(row.rules) or "every token counts as it is"
 
 
 def rich_table(rows: Sequence[Row]) -> Table:

@@ -24,7 +24,7 @@ class Fake:
         )
         return path
 
-    def train(self, exp, recipe, seconds=(9.0, 2.0, 2.2, 2.1), rates=(90.0, 50.0, 30.0, 31.0), end=True, threads=1):
+    def train(self, exp, recipe, seconds=(9.0, 2.0, 2.2, 2.1), rates=(90.0, 50.0, 30.0, 31.0), end=True, **start):
         """Write what the trainer writes. The first epoch is slow: it pays for warm-up."""
         from asr.recipe_loader import dump_recipe
 
@@ -32,7 +32,15 @@ class Fake:
         (exp / "recipe.yaml").write_text(dump_recipe(recipe))
         (exp / "best.pt").write_bytes(b"")
         (exp / "last.pt").write_bytes(b"")
-        events = [{"event": "start", "name": recipe.name, "parameters": 1234567, "threads": threads, "device": "cpu"}]
+        about = {
+            "name": recipe.name,
+            "parameters": 1234567,
+            "device": "cpu",
+            "threads": 1,
+            "utterances": 30,
+            "frames": 6000,
+        }
+        events = [{"event": "start", **about, **start}]
         for number, (second, rate) in enumerate(zip(seconds, rates, strict=True), 1):
             events.append(
                 {

@@ -17,6 +17,7 @@ def results(rate):
         "unit": "PER",
         "rate": rate,
         "interval": [rate - 1, rate + 1],
+        "rules": ["stress folded"],
         "audio_seconds": 100.0,
         "decoding_seconds": 2.0,
     }
@@ -55,7 +56,7 @@ def test_trains_what_is_not_finished_and_reads_the_numbers_off_the_log(fake):
     assert lsh.rtf == pytest.approx(0.02)
     assert lsh.peak_memory_mb == 404.0
     assert lsh.minutes == pytest.approx((9.0 + 2.0 + 2.2 + 2.1 + 4) / 60)
-    assert comparison.warnings == []
+    assert (lsh.rules, comparison.warnings) == (("stress folded",), [])
 
 
 def test_interrupted_training_is_taken_up_again(fake):
@@ -136,6 +137,13 @@ def test_unequal_machines_are_named(fake):
     fake.train(experiments[0].exp, experiments[0].recipe, threads=2)
     (warning,) = run(experiments, Trainer(fake)).warnings
     assert warning == "times are not comparable: a on cpu with 2 threads; b on cpu with 1 threads"
+
+
+def test_unequal_training_data_are_named(fake):
+    experiments = resolve([fake.recipe("a"), fake.recipe("b", "lsh")])
+    fake.train(experiments[0].exp, experiments[0].recipe, utterances=29, frames=5900)
+    (warning,) = run(experiments, Trainer(fake)).warnings
+    assert warning == "trained on unequal data: a on 29 utterances, 5900 frames; b on 30 utterances, 6000 frames"
 
 
 def test_published_row_stands_beside_ours_with_its_own_ratio(fake):

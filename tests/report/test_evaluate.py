@@ -156,6 +156,20 @@ def test_sets_and_manifests(experiment, tmp_path):
         evaluate(exp, sets=["tset"], device="cpu")
 
 
+def test_scoring_and_test_sets_of_a_recipe_that_was_trained_already(experiment, tmp_path):
+    exp = experiment(PHONES)
+    (exp / "log.jsonl").write_text('{"event": "end"}\n')
+    more = ["data.test.other=" + str(tmp_path / "dev.jsonl"), "scoring.ignore=[AH]", "scoring.pronunciations=best"]
+    command = ["compare", str(tmp_path / "r.yaml"), *more, "--out", str(tmp_path / "out"), "--device", "cpu"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    assert list(row["rates"]) == ["test", "other"]
+    assert row["rules"] == ["stress folded", "best pronunciation of each word", "ignored: AH"]
+    assert "Counting: stress folded; best pronunciation of each word; ignored: AH." in done.stdout
+    assert json.loads((exp / "results" / "test.json").read_text())["reference_tokens"] == 12 - 3
+
+
 def test_experiment_moved_away_from_its_features(experiment, tmp_path):
     exp = experiment(PHONES)
     before = evaluate(exp, device="cpu", write=False)["test"]

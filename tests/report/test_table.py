@@ -59,6 +59,23 @@ def test_only_our_baseline_is_named_in_the_notes():
     assert [n for n in notes(ROWS) if n.startswith("× softmax")] == ["× softmax: epoch time relative to softmax."]
 
 
+def test_notes_say_what_the_rates_count():
+    rate, folded = {"test": Rate("PER", 5.0)}, ("stress folded",)
+    assert "Counting: stress folded." in notes([Row("a", rate, rules=folded), Row("b", rate, rules=folded)])
+    lines = notes([Row("a", rate, rules=(*folded, "ignored: NSN")), Row("b", rate), Row("c", error="lost")])
+    assert "Counting, a: stress folded; ignored: NSN." in lines
+    assert "Counting, b: every token counts as it is." in lines
+    assert any(line.startswith("Best dev: as in training") for line in lines)
+    assert not any(" c:" in line for line in lines if line.startswith("Counting"))
+
+
+def test_a_single_epoch_is_said_to_hold_its_warm_up():
+    lines = notes([Row("a", epochs=1), Row("b", epochs=2)])
+    assert [line for line in lines if "warm-up" in line] == [
+        "Trained for one epoch, which is timed with its warm-up: a."
+    ]
+
+
 def test_terminal_table_shows_every_row():
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(rich_table(ROWS))
