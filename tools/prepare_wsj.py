@@ -196,7 +196,10 @@ def _stop_or_note(found: Found, allow_missing: bool) -> None:
 def _split(train: list[Utterance], share: float, seed: int) -> tuple[list[Utterance], list[Utterance]]:
     """Training utterances without a share of the speakers, and those speakers' utterances."""
     speakers = len({utterance.speaker for utterance in train})
-    return common.split_speakers(train, max(1, round(share * speakers)), seed)
+    held_out = max(1, round(share * speakers))
+    if held_out >= speakers:
+        raise DataError(f"--cv-share {share:g} of {speakers} training speakers leaves none to train on")
+    return common.split_speakers(train, held_out, seed)
 
 
 def _notices(found: Found, transcripts: Transcripts) -> list[str]:

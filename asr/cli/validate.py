@@ -11,6 +11,7 @@ import typer
 def validate(
     manifests: list[Path] = typer.Argument(..., metavar="MANIFEST", help="Manifests (JSON lines)."),
     audio: bool = typer.Option(True, help="Read the header of every audio file too."),
+    decode: bool = typer.Option(False, "--decode", help="Decode every audio file: slow, finds what headers hide."),
 ) -> None:
     """Check manifests: every line, and that the audio is there and long enough. Exit code 1 if anything is wrong."""
     from asr.data.validate import Report, validate_manifest
@@ -19,7 +20,7 @@ def validate(
     reports: list[Report] = []
     for path in manifests:
         try:
-            reports.append(validate_manifest(path, check_audio=audio))
+            reports.append(validate_manifest(path, check_audio=audio, decode=decode))
         except DataError as error:
             print(f"error: {error}", file=sys.stderr)
     for report in reports:

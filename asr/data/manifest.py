@@ -2,8 +2,9 @@
 
     {"id": "an1", "audio": "wav/an1.flac", "start": 0.0, "duration": 2.1, "speaker": "mblw", "text": "SIXTY ONE"}
 
-`id`, `audio`, `duration` (seconds), `speaker` and `text` are required; `start` (seconds, default 0) and `phones`
-(symbols separated by spaces, or a list) are optional; other keys are kept in `Utterance.extra`.
+`id`, `audio`, `duration` (seconds), `speaker` and `text` are required; `start` (seconds, default 0), `phones` (symbols
+separated by spaces, or a list) and `channel` (from 0; default: the mean of all) are optional. `channel` and other keys
+are kept in `Utterance.extra`.
 A relative `audio` is relative to the folder of the manifest.
 """
 

@@ -60,9 +60,10 @@ class Report:
 def validate_manifest(path: str | Path, check_audio: bool = True, decode: bool = False) -> Report:
     """Read every line and, with `check_audio`, the header of every audio file; collect what is wrong.
 
-    Audio is wrong if it cannot be read and if the utterance does not lie within it, by the rule of `read_audio`. A
-    length that is but an estimate (mp3 and other compressed formats) is not held against the utterance. `decode` reads
-    every sample instead: slow, and the only way to find a compressed file that breaks off.
+    Audio is wrong if it cannot be read, if it lacks the utterance's `channel`, and if the utterance does not lie within
+    it, by the rule of `read_audio`. A length that is but an estimate (mp3 and other compressed formats) is not held
+    against the utterance. `decode` reads every sample instead: slow, and the only way to find a compressed file that
+    breaks off.
     Raises DataError only if the manifest itself cannot be read.
     """
     path = Path(path)
@@ -115,6 +116,9 @@ def _info(audio: Path, decode: bool) -> AudioInfo | AsrError:
 def _audio_problem(utterance: Utterance, info: AudioInfo | AsrError) -> str | None:
     if isinstance(info, AsrError):
         return str(info)
+    channel = utterance.extra.get("channel")
+    if channel is not None and (type(channel) is not int or not 0 <= channel < info.channels):
+        return f"{utterance.audio}: has {info.channels} channel(s), counted from 0; there is no channel {channel!r}"
     try:
         if not info.estimated:
             Span(utterance.start, utterance.duration).within(info.frames, info.rate, str(utterance.audio))

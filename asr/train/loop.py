@@ -152,7 +152,8 @@ def _prepare(recipe: Recipe, run: Run) -> State:
     )
     model = CtcModel(recipe.model, recipe.features.dim, len(tokens)).to(device)
     cmvn = Cmvn.from_state(saved["cmvn"]) if saved else None
-    train_set = keep_trainable(load_set(recipe, "train", recipe.data.train, tokens, cmvn), recipe, model.output_length)
+    train_set = load_set(recipe, "train", recipe.data.train, tokens, cmvn, dither=True)
+    train_set = keep_trainable(train_set, recipe, model.output_length)
     dev_set = load_set(recipe, "dev", recipe.data.dev, tokens, train_set.cmvn)
     if not any(dev_set.targets):
         raise DataError(f"{recipe.data.dev}: no utterance with tokens, so there is nothing to validate on")

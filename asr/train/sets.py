@@ -78,20 +78,20 @@ class LoadedSet:
         return batches
 
 
-def load_set(recipe: Recipe, name: str, manifest: Path, tokens: TokenTable, cmvn: Cmvn | None = None) -> LoadedSet:
+def load_set(
+    recipe: Recipe, name: str, manifest: Path, tokens: TokenTable, cmvn: Cmvn | None = None, dither: bool = False
+) -> LoadedSet:
     """Read a manifest, compute (or re-use) its features and encode its transcripts.
 
     cmvn: statistics of the training set; None estimates them here. Per-speaker statistics are always taken from the
-    set itself, whose speakers are its own.
+    set itself, whose speakers are its own. dither: add the noise `features.dither` asks for; the set is trained on.
 
     Raises:
         DataError: nothing usable is left, or words without pronunciation under `oov: error`.
     """
     utterances = read_manifest(manifest)
     assert recipe.data.features is not None, "load_recipe fills data.features"
-    store = FeatureStore.build(
-        recipe.data.features, utterances, recipe.features, recipe.data.workers, dither=name == "train"
-    )
+    store = FeatureStore.build(recipe.data.features, utterances, recipe.features, recipe.data.workers, dither)
     encoded = encode_all(tokens, utterances)
     dropped = {**store.failed, **encoded.dropped}
     kept = [u for u in utterances if u.id not in dropped]

@@ -151,6 +151,10 @@ def test_validate(asr, tmp_path):
     assert str(tmp_path / "none.jsonl") in result.stderr
     assert len(result.stdout.splitlines()) == 6
     assert asr("validate", "--no-audio", bad).stdout.splitlines()[-1].split()[-1] == "1"
+    soundfile.write(tmp_path / "a.wav", np.random.default_rng(0).normal(0, 0.1, 16000), 16000, format="FLAC")
+    (tmp_path / "a.wav").write_bytes((tmp_path / "a.wav").read_bytes()[:9000])  # only decoding finds the cut
+    assert asr("validate", good).exit_code == 0
+    assert "truncated" in asr("validate", "--decode", good).stdout
 
 
 def test_doctor_passes_here(asr):

@@ -82,6 +82,17 @@ def test_A5_a_file_cut_short_is_found(tmp_path):
     assert [p.id for p in validate_manifest(path, decode=True).problems] == ["cut.wav", "cut.flac"]
 
 
+@pytest.mark.parametrize(("channel", "ok"), [(None, True), (0, True), (1, True), (2, False), (-1, False), ("0", False)])
+def test_a_channel_that_is_not_there(tmp_path, channel, ok):
+    soundfile.write(tmp_path / "two.wav", np.zeros((1600, 2), np.int16), 16000)
+    item = {"id": "a", "audio": "two.wav", "duration": 0.1, "speaker": "s", "text": "A", "channel": channel}
+    path = tmp_path / "m.jsonl"
+    path.write_text(json.dumps(item))
+    found = [problem.what for problem in validate_manifest(path).problems]
+    file = tmp_path / "two.wav"
+    assert found == ([] if ok else [f"{file}: has 2 channel(s), counted from 0; there is no channel {channel!r}"])
+
+
 def test_A7_an_estimated_length_is_not_held_against_the_utterance(tmp_path):
     soundfile.write(tmp_path / "a.mp3", np.zeros(16000, np.float32), 16000, format="MP3")
     item = {"id": "a", "audio": "a.mp3", "duration": 3.0, "speaker": "s", "text": "A"}

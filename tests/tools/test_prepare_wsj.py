@@ -131,6 +131,9 @@ def test_held_out_training_speakers(prepare, original, tmp_path):
     assert len(held) == 1
     assert not train & held
     assert len(found["train_tr95"]) + len(found["train_cv05"]) == len(found["train_si284"])
+    done = prepare(original, "--audio", "header", "--cv-share", "0.99")
+    assert done.code == 1
+    assert "error: --cv-share 0.99 of 6 training speakers leaves none to train on" in done.err
 
 
 def test_merged_layout_and_second_microphone(prepare, merged, tmp_path):

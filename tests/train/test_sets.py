@@ -9,6 +9,7 @@ import torch
 
 from asr.data.batches import padded_frames
 from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data.store import FeatureStore
 from asr.data.tokens import build_tokens
 from asr.errors import DataError
 from asr.train import loop
@@ -94,6 +95,21 @@ def test_a_batch_is_padded_normalised_features(toy, tmp_path):
     assert batch.features[0, 48:].abs().max() == 0
     torch.testing.assert_close(batch.features[1].mean(0), torch.zeros(16), atol=1e-4, rtol=0)
     torch.testing.assert_close(batch.features[1].std(0, correction=0), torch.ones(16), atol=1e-3, rtol=0)
+
+
+def test_dither_is_for_training_alone(toy, tmp_path, monkeypatch):
+    seen = []
+    build = FeatureStore.build
+
+    def spy(*args):
+        seen.append(args[4])
+        return build(*args)
+
+    monkeypatch.setattr(FeatureStore, "build", spy)
+    recipe = toy.recipe(tmp_path / "exp", "training.epochs=1", "features.dither=1")
+    loop.train(recipe)
+    load_set(recipe, "train", recipe.data.train, build_tokens(recipe.tokens, read_manifest(recipe.data.train)))
+    assert seen == [True, False, False]  # the last as `asr evaluate --manifest train.jsonl` does
 
 
 @pytest.mark.parametrize("cmvn", ["global", "speaker"])
