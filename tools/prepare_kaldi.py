@@ -5,7 +5,8 @@
 
 `import` reads wav.scp, text, segments, utt2spk and spk2utt and writes SET.jsonl and a report. Entries of wav.scp may be
 files of any format, `file.ark:offset`, or `sph2pipe -f wav -p -c 1 FILE |`, which is understood and read without
-running anything. `export` writes one manifest as a data directory.
+running anything. `export` writes one manifest as a data directory; with `--features data/features/FINGERPRINT`, the
+folder of a feature store, feats.ark and feats.scp too.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import sys
 from pathlib import Path
 
 import prepare_common as common
-from kaldi.features import import_features
+from kaldi.features import export_features, import_features
 from kaldi.read import read_data_dir
 from kaldi.write import write_data_dir
 
 from asr.data.audio_stats import AudioStats
 from asr.data.lexicon import read_lexicon
 from asr.data.manifest import Utterance, read_manifest
+from asr.data.store import FeatureStore
 from asr.errors import DataError
 
 MAX_OVERSHOOT = 0.5  # seconds; what Kaldi's extract-segments allows
@@ -73,11 +75,14 @@ def _folders(arguments: list[str]) -> dict[str, Path]:
 
 
 def _export(args: argparse.Namespace) -> None:
+    store = FeatureStore(args.features) if args.features else None
     done = write_data_dir(args.out, read_manifest(args.manifest), speaker_prefix=args.speaker_prefix)
-    print(f"{done.utterances} utterances written to {args.out}, {done.converted} recordings written anew as 16-bit WAV")
+    print(f"{len(done.ids)} utterances written to {args.out}, {done.converted} recordings written anew as 16-bit WAV")
     print(f"dropped: {len(done.dropped)} utterances")
     for id, reason in sorted(done.dropped.items()):
         print(f"  {id}: {reason}")
+    if store is not None:
+        print(export_features(store, done.ids, args.out))
 
 
 def _parse() -> argparse.Namespace:
@@ -101,6 +106,7 @@ def _parse() -> argparse.Namespace:
     write.add_argument("manifest", type=Path)
     write.add_argument("--out", type=Path, required=True, help="data directory to write")
     write.add_argument("--speaker-prefix", action="store_true", help="put SPEAKER- before ids that lack it")
+    write.add_argument("--features", type=Path, help="folder of a feature store: write feats.ark and feats.scp too")
     return parser.parse_args()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from asr.audio.config import FeaturesConfig
 from asr.audio.read import read_audio
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.store import FeatureStore
@@ -342,6 +343,29 @@ def test_export_and_import_give_the_same_back(kaldi, tmp_path):
         )
         heard = read_audio(after.audio, start=after.start, duration=after.duration)
         np.testing.assert_array_equal(heard.samples, expected.samples)
+
+
+def test_features_go_out_and_come_back(kaldi, tmp_path):
+    kaldiio = pytest.importorskip("kaldiio")
+    utterances = [Utterance(id, wav(tmp_path / f"{id}.wav", seed=i), 0.5, "s", "YES") for i, id in enumerate("bac")]
+    write_manifest(tmp_path / "m.jsonl", utterances)
+    store = FeatureStore.build(tmp_path / "features", utterances[:2], FeaturesConfig(), 1)
+    export = ("export", tmp_path / "m.jsonl", "--out", tmp_path / "set", "--speaker-prefix", "--features")
+    code, out, err = kaldi(*export, store.folder)
+    assert code == 0, err
+    assert "features: 2 matrices of 40 values a frame" in out
+    assert f"  s-c: not in {store.folder}" in out
+    matrices = kaldiio.load_scp(str(tmp_path / "set/feats.scp"))
+    assert list(matrices) == ["s-a", "s-b"]
+    code, _, err = kaldi("import", tmp_path / "set", "--out", tmp_path / "back", "--features")
+    assert code == 0, err
+    back = FeatureStore(tmp_path / "back/kaldi_features/set")
+    for id in "ab":
+        np.testing.assert_array_equal(matrices[f"s-{id}"], store[id].numpy())
+        np.testing.assert_array_equal(back[f"s-{id}"].numpy(), store[id].numpy())
+    code, _, err = kaldi(*export, tmp_path)
+    assert code == 1
+    assert f"error: {tmp_path}: no usable feature store" in err
 
 
 def test_two_sets_with_one_name(kaldi, tmp_path):

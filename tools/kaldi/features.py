@@ -1,10 +1,12 @@
-"""Kaldi's feature archives as a feature store (`asr.data.store`), to compare with or to look at."""
+"""Kaldi's feature archives as a feature store (`asr.data.store`), to compare with or to look at, and back."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from asr.data.store import FORMAT, FeatureStore
 from asr.errors import DataError
 from kaldi.archives import read_matrix
 from kaldi.rxfilename import parse
-from kaldi.tables import byte_order, read_table
+from kaldi.tables import byte_order, read_table, write_table
 
 
 def import_features(scp: Path, root: Path, folder: Path) -> str:
@@ -53,3 +55,31 @@ def import_features(scp: Path, root: Path, folder: Path) -> str:
     store = FeatureStore(folder)
     lines = [f"features: {len(store)} matrices, {total} frames of {store.dim} values in {folder}, {len(failed)} failed"]
     return "\n".join(lines + [f"  {id}: {reason}" for id, reason in failed.items()])
+
+
+def export_features(store: FeatureStore, ids: Mapping[str, str], folder: Path) -> str:
+    """Write features as `feats.ark` (float matrices, as stored: without CMVN) and `feats.scp`; says what was done.
+
+    `ids`: id to write → id in the store. Ids that the store lacks are left out and listed. Raises DataError if it
+    lacks all.
+    """
+    archive = folder.absolute() / "feats.ark"
+    unfinished = archive.with_name(f".{archive.name}.{os.getpid()}.tmp")
+    known = [id for id in byte_order(ids) if ids[id] in store]
+    missing = [id for id in byte_order(ids) if ids[id] not in store]
+    if not known:
+        raise DataError(f"{store.folder}: holds the features of none of these {len(missing)} utterances")
+    rows: dict[str, str] = {}
+    try:
+        with open(unfinished, "wb") as file:
+            for id in known:
+                matrix = np.ascontiguousarray(store[ids[id]].numpy(), "<f4")
+                file.write(f"{id} ".encode())
+                rows[id] = f"{archive}:{file.tell()}"
+                file.write(b"\0BFM " + struct.pack("<bibi", 4, len(matrix), 4, store.dim) + matrix.tobytes())
+        os.replace(unfinished, archive)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    write_table(folder / "feats.scp", rows)
+    lines = [f"features: {len(rows)} matrices of {store.dim} values a frame in {archive}, {len(missing)} missing"]
+    return "\n".join(lines + [f"  {id}: not in {store.folder}" for id in missing])

@@ -20,9 +20,9 @@ from kaldi.tables import byte_order, write_table
 
 @dataclass
 class Exported:
-    """`dropped`: id → reason. `converted`: recordings written anew as 16-bit WAV."""
+    """`ids`: as written → as in the manifest. `dropped`: id → reason. `converted`: recordings written as 16-bit WAV."""
 
-    utterances: int = 0
+    ids: dict[str, str] = field(default_factory=dict)
     converted: int = 0
     dropped: dict[str, str] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ def write_data_dir(folder: Path, utterances: Sequence[Utterance], *, speaker_pre
         )
     if segments:  # then every utterance is one
         segments |= {id: f"{id} 0 {_seconds(kept[id].duration)}" for id in kept if id not in segments}
-    result.utterances = len(kept)
+    result.ids = {id: u.id for id, u in kept.items()}
     speakers: dict[str, list[str]] = defaultdict(list)
     for id in byte_order(kept):
         speakers[kept[id].speaker].append(id)
