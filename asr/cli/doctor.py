@@ -45,6 +45,9 @@ def checks() -> Iterator[tuple[str, Check]]:
     yield "temporary folder", _temporary_folder
     yield "audio formats", _formats
     yield "audio", _audio
+    yield "kernels", _kernels
+    for name in operations():
+        yield f"kernel {name}", lambda name=name: _operation(name)  # type: ignore[misc]
     for kind in mixers():
         yield f"training step with {kind}", lambda kind=kind: training_step(kind)  # type: ignore[misc]
 
@@ -124,6 +127,38 @@ def _audio() -> str:
             if error > 2**-15:
                 raise RuntimeError(f"{name} came back {error:g} away from what was written")
     return "WAV and FLAC come back as written"
+
+
+def _kernels() -> str:
+    from asr.kernels import backend, build
+
+    wanted = backend.choice()
+    if wanted == "reference":
+        return "PyTorch, as ASR_KERNELS=reference says"
+    if reason := build.load():
+        if wanted != "auto":
+            raise RuntimeError(reason)
+        return f"PyTorch: {reason}"
+    return f"compiled with {' '.join(build.flags()[:3])}: {build.build()}"
+
+
+def operations() -> list[str]:
+    """The ops of `asr.kernels`."""
+    try:
+        from asr.kernels.check import CASES
+    except Exception as error:
+        return [f"of any kind ({error})"]
+    return list(CASES)
+
+
+def _operation(name: str) -> str:
+    from asr.kernels.check import measure
+
+    found = measure(name)
+    if found.error > found.tolerance:
+        raise RuntimeError(f"{found.error:.1e} away from the float64 reference, more than {found.tolerance:.0e}")
+    speed = "" if found.backend == "PyTorch" else f", {found.speed:.1f} times as fast as PyTorch forward and backward"
+    return f"{found.backend}, {found.error:.1e} from the float64 reference{speed}"
 
 
 def mixers() -> list[str]:

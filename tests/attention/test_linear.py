@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.attention.linear import LinearConfig, elu_plus_one
+from asr.attention.linear import LinearConfig
 from asr.attention.rotary import rotate
+from asr.kernels.features import elu_plus_one
 
 
 def explicit(layer, x, causal):

@@ -1,0 +1,16 @@
+"""`asr build`: compile the attention kernels ahead of time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from asr.kernels import build as kernels
+
+
+def build(
+    limit: Annotated[float, typer.Option(min=1, help="Give up after so many seconds.")] = kernels.TIME_LIMIT,
+) -> None:
+    """Compile the attention kernels for this machine, also where that failed before. Prints where they lie."""
+    print(kernels.build(limit))

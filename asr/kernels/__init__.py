@@ -1,0 +1,19 @@
+"""Attention ops with a compiled implementation (csrc/) and a pure-PyTorch one that defines them.
+
+Every op is one function. It picks its implementation by where its inputs lie and what `ASR_KERNELS` says (see
+`backend`), has gradients, and traces under `torch.compile` and export. Nothing here knows speech.
+"""
+
+from asr.kernels.backend import prepare
+from asr.kernels.causal import causal_linear_attention, causal_linear_step
+from asr.kernels.features import FEATURE_MAPS, rotary_table
+from asr.kernels.linear import linear_attention
+
+__all__ = [
+    "FEATURE_MAPS",
+    "causal_linear_attention",
+    "causal_linear_step",
+    "linear_attention",
+    "prepare",
+    "rotary_table",
+]

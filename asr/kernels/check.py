@@ -1,0 +1,84 @@
+"""Each op on this machine: the active implementation, its error against float64, its speed against PyTorch."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from asr.kernels.backend import compiled
+from asr.kernels.causal import causal_linear_attention
+from asr.kernels.features import rotary_table
+from asr.kernels.linear import linear_attention
+
+BATCH, TIME, HEADS, DIM = 2, 400, 6, 32  # of the paper's layers
+Case = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class Measured(NamedTuple):
+    backend: str  # "C++" or "PyTorch"
+    error: float  # largest of output and gradients, relative to the largest value of each
+    tolerance: float
+    speed: float  # time of PyTorch divided by that of the active implementation, forward and backward
+
+
+def _rotary(q: Tensor) -> Tensor:
+    return rotary_table(q.shape[1], q.shape[3])
+
+
+CASES: dict[str, Case] = {
+    "linear_attention": lambda q, k, v, lengths: linear_attention(q, k, v, lengths, _rotary(q)),
+    "causal_linear_attention": lambda q, k, v, lengths: causal_linear_attention(q, k, v, lengths, _rotary(q)).out,
+}
+
+
+def measure(name: str, repeats: int = 5) -> Measured:
+    """One op of `CASES` at a layer's size, in float32."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(BATCH, TIME, HEADS, DIM, generator=generator) for _ in range(3)]
+    lengths = torch.tensor([TIME, TIME // 3])
+    active = "C++" if compiled(*tensors) else "PyTorch"
+    run = CASES[name]
+    mine = _both_ways(run, tensors, lengths)
+    with _reference():
+        exact = _both_ways(run, [t.double() for t in tensors], lengths)
+    error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(mine, exact, strict=True))
+    here: list[float] = []
+    torch_only: list[float] = []
+    for _ in range(repeats):
+        here.append(_seconds(run, tensors, lengths))
+        with _reference():
+            torch_only.append(_seconds(run, tensors, lengths))
+    return Measured(active, error, 1e-4, statistics.median(torch_only) / statistics.median(here))
+
+
+def _both_ways(run: Case, tensors: list[Tensor], lengths: Tensor) -> list[Tensor]:
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    q, k, v = leaves
+    out = run(q, k, v, lengths)
+    return [out.detach(), *torch.autograd.grad(out.sum(), leaves)]
+
+
+def _seconds(run: Case, tensors: list[Tensor], lengths: Tensor) -> float:
+    start = time.perf_counter()
+    _both_ways(run, tensors, lengths)
+    return time.perf_counter() - start
+
+
+@contextmanager
+def _reference() -> Iterator[None]:
+    before = os.environ.get("ASR_KERNELS")
+    os.environ["ASR_KERNELS"] = "reference"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["ASR_KERNELS"]
+        else:
+            os.environ["ASR_KERNELS"] = before

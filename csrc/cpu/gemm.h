@@ -1,0 +1,71 @@
+// Small matrix products on buffers that lie in the first-level cache.
+#pragma once
+
+#include "vec.h"
+
+namespace asr {
+
+// R rows by V vectors of C stay in registers: 4 x 2 accumulators cover the latency of two FMA units and leave room on
+// machines with 16 registers.
+constexpr int kRows = 4, kVectors = 2;
+
+template <int R, int V>
+inline void tile(float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t k) {
+  vec sum[R][V];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) sum[r][v] = load(c + r * ldc + v * kWidth);
+  for (int64_t p = 0; p < k; ++p) {
+    vec row[V];
+    for (int v = 0; v < V; ++v) row[v] = load(b + p * ldb + v * kWidth);
+    for (int r = 0; r < R; ++r) {
+      const vec x = splat(a[r * ai + p * ap]);
+      for (int v = 0; v < V; ++v) sum[r][v] += x * row[v];
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) store(c + r * ldc + v * kWidth, sum[r][v]);
+}
+
+template <int R>
+inline void strip(
+    float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t n, int64_t k) {
+  int64_t j = 0;
+  for (; j + kVectors * kWidth <= n; j += kVectors * kWidth) tile<R, kVectors>(c + j, ldc, a, ai, ap, b + j, ldb, k);
+  for (; j < n; j += kWidth) tile<R, 1>(c + j, ldc, a, ai, ap, b + j, ldb, k);
+}
+
+// C (m x n) += A (m x k) B (k x n). Element (i, p) of A lies at a[i * ai + p * ap], so A may be transposed; rows of B
+// and C are contiguous and ldb, ldc apart; n is a multiple of kWidth. Sums run over p in order, whatever m and n are.
+inline void gemm(
+    float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t m, int64_t n,
+    int64_t k) {
+  int64_t i = 0;
+  for (; i + kRows <= m; i += kRows) strip<kRows>(c + i * ldc, ldc, a + i * ai, ai, ap, b, ldb, n, k);
+  c += i * ldc, a += i * ai;
+  switch (m - i) {
+    case 3: strip<3>(c, ldc, a, ai, ap, b, ldb, n, k); break;
+    case 2: strip<2>(c, ldc, a, ai, ap, b, ldb, n, k); break;
+    case 1: strip<1>(c, ldc, a, ai, ap, b, ldb, n, k); break;
+  }
+}
+
+// y (columns x ldy) = x (rows x ldx) transposed; rows and columns multiples of 4.
+inline void transpose(float* y, int64_t ldy, const float* x, int64_t ldx, int64_t rows, int64_t columns) {
+  typedef float four __attribute__((vector_size(16)));
+  typedef int32_t index __attribute__((vector_size(16)));
+  for (int64_t i = 0; i < rows; i += 4)
+    for (int64_t j = 0; j < columns; j += 4) {
+      const float* from = x + i * ldx + j;
+      const four a = *reinterpret_cast<const quad*>(from), b = *reinterpret_cast<const quad*>(from + ldx);
+      const four c = *reinterpret_cast<const quad*>(from + 2 * ldx), d = *reinterpret_cast<const quad*>(from + 3 * ldx);
+      const four ab = __builtin_shuffle(a, b, index{0, 4, 1, 5}), cd = __builtin_shuffle(c, d, index{0, 4, 1, 5});
+      const four ef = __builtin_shuffle(a, b, index{2, 6, 3, 7}), gh = __builtin_shuffle(c, d, index{2, 6, 3, 7});
+      float* to = y + j * ldy + i;
+      *reinterpret_cast<quad*>(to) = __builtin_shuffle(ab, cd, index{0, 1, 4, 5});
+      *reinterpret_cast<quad*>(to + ldy) = __builtin_shuffle(ab, cd, index{2, 3, 6, 7});
+      *reinterpret_cast<quad*>(to + 2 * ldy) = __builtin_shuffle(ef, gh, index{0, 1, 4, 5});
+      *reinterpret_cast<quad*>(to + 3 * ldy) = __builtin_shuffle(ef, gh, index{2, 3, 6, 7});
+    }
+}
+
+}  // namespace asr

@@ -1,0 +1,224 @@
+"""Bidirectional linear attention: the compiled op against its definition in float64, and what every op must keep."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.kernels import FEATURE_MAPS, linear_attention, rotary_table
+from asr.kernels.linear import reference
+
+pytestmark = pytest.mark.usefixtures("kernels")
+SHAPES = [  # batch, time, heads, dim, width
+    (2, 1, 1, 1, 1),
+    (3, 31, 2, 6, 7),
+    (2, 32, 3, 32, 32),
+    (2, 33, 2, 10, 5),
+    (1, 511, 1, 16, 24),
+    (2, 513, 2, 8, 64),
+    (1, 1100, 1, 64, 64),
+    (1, 40, 1, 256, 100),
+    (2, 0, 2, 4, 4),
+    (0, 5, 2, 4, 4),
+]
+
+
+def inputs(batch, time, heads, dim, width, dtype=torch.float32, seed=0, lowest=None):
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(batch, time, heads, n, generator=generator).to(dtype) for n in (dim, dim, width))
+    lengths = torch.randint(0, time + 1, (batch,), generator=generator)
+    if batch:
+        lengths[0] = time
+    return q, k, v, lengths
+
+
+def results(function, q, k, v, dout, *rest):
+    """Output and gradients; `dout` as it is, so that its strides count."""
+    q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
+    out = function(q, k, v, *rest)
+    return [out.detach(), *torch.autograd.grad(out, (q, k, v), dout.to(out.dtype))]
+
+
+def compare(q, k, v, lengths, table=None, feature_map="elu", tolerance=3e-5, dout=None):
+    if dout is None:
+        dout = torch.randn(v.shape, generator=torch.Generator().manual_seed(1)).to(v.dtype)
+    mine = results(linear_attention, q, k, v, dout, lengths, table, feature_map)
+    exact = results(reference, *(t.double() for t in (q, k, v, dout)), lengths, table, feature_map, 1e-6)
+    for name, a, b in zip(("out", "dq", "dk", "dv"), mine, exact, strict=True):
+        assert a.isfinite().all(), name
+        if a.numel():
+            error = (a.double() - b).abs().max() / (b.abs().max() + 1e-2)
+            assert error < tolerance, f"{name} is {error:.1e} off"
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_and_gradients(shape, feature_map, rotary):
+    q, k, v, lengths = inputs(*shape)
+    if feature_map == "identity":  # keep the normaliser away from 0, where every implementation loses digits
+        q, k = q.abs(), k.abs()
+    if feature_map == "relu":
+        q, k = q + 1, k + 1
+    if rotary and shape[3] % 2:
+        with pytest.raises(ValueError, match="even width"):
+            rotary_table(shape[1], shape[3])
+        return
+    table = rotary_table(shape[1], shape[3]) if rotary else None
+    compare(q, k, v, lengths, table, feature_map, tolerance=2e-4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    shape=st.tuples(st.integers(0, 3), st.integers(0, 80), st.integers(1, 3), st.integers(1, 40), st.integers(1, 40)),
+    seed=st.integers(0, 2**31),
+)
+def test_random_shapes(shape, seed):
+    compare(*inputs(*shape, seed=seed), tolerance=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
+def test_half_precision_sums_in_float32(dtype, tolerance):
+    compare(*inputs(2, 300, 2, 16, 16, dtype), tolerance=tolerance)
+    q = torch.zeros(1, 40000, 1, 4, dtype=dtype)
+    v = torch.ones(1, 40000, 1, 4, dtype=dtype)  # key sums of 40,000 and more would overflow float16
+    out = linear_attention(q, q, v, torch.tensor([40000]))
+    torch.testing.assert_close(out, torch.ones_like(out))
+
+
+def test_any_strides():
+    """Transposed, interleaved, expanded and reversed layouts, and a gradient of stride 0 (`.sum().backward()`)."""
+    q, k, v, lengths = inputs(2, 70, 3, 8, 8)
+    joined = torch.stack([q, k, v], 2).transpose(0, 1).contiguous().transpose(0, 1)  # (2, 70, 3 tensors, 3, 8)
+    compare(*joined.unbind(2), lengths)
+    heads_first = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
+    compare(*heads_first, lengths)
+    dim_first = [t.permute(3, 1, 2, 0).contiguous().permute(3, 1, 2, 0) for t in (q, k, v)]
+    compare(*dim_first, lengths)
+    compare(q[:, :1].expand(-1, 70, -1, -1), k[:1].expand(2, -1, -1, -1), v, lengths)
+    compare(q, k, v, lengths, dout=torch.ones(()).expand(v.shape))
+
+
+@pytest.mark.parametrize("lengths", [[5, 0, 3, 0], [0, 0, 0, 0], [70, 1, 69, 70], [99, 70, 2, -3]])
+def test_lengths(lengths):
+    """Empty rows give 0 with 0 gradient, not NaN; what stands in the padding, even NaN, is never read."""
+    q, k, v, _ = inputs(4, 70, 2, 8, 8)
+    lengths = torch.tensor(lengths)
+    compare(q, k, v, lengths)
+    padding = torch.arange(70) >= lengths[:, None]
+    clean = linear_attention(q, k, v, lengths)
+    dirty = linear_attention(*(t.masked_fill(padding[..., None, None], float("nan")) for t in (q, k, v)), lengths)
+    assert torch.equal(clean, dirty)
+    assert (clean[padding] == 0).all()
+
+
+@pytest.mark.parametrize("value", [-30.0, -1e4, 1e4])
+def test_extreme_inputs(value):
+    """φ must not underflow to 0/0, nor its slope to NaN."""
+    q = torch.full((1, 50, 1, 8), value)
+    v = torch.randn(1, 50, 1, 8)
+    for t in results(linear_attention, q, q, v, torch.ones_like(v), torch.tensor([50])):
+        assert t.isfinite().all()
+    if value > -1e4:
+        out = linear_attention(q, q, v, torch.tensor([50]), eps=1e-30)
+        torch.testing.assert_close(out, v.mean(1, keepdim=True).expand_as(v), atol=1e-4, rtol=1e-4)
+
+
+def test_a_row_alone_equals_the_row_in_a_batch_bit_for_bit(threads):
+    q, k, v, lengths = inputs(3, 1200, 2, 16, 16)
+    dout = torch.randn_like(v)
+    whole = results(linear_attention, q, k, v, dout, lengths)
+    for count in (1, 2):
+        threads(count)
+        for b in range(3):
+            alone = results(
+                linear_attention, *(t[b : b + 1, : lengths[b]] for t in (q, k, v, dout)), lengths[b : b + 1]
+            )
+            for a, w in zip(alone, whole, strict=True):
+                assert torch.equal(a[0], w[b, : lengths[b]])
+
+
+def test_the_same_bits_every_time(threads):
+    q, k, v, lengths = inputs(2, 700, 1, 16, 16)
+    first = results(linear_attention, q, k, v, torch.ones_like(v), lengths)
+    for run in range(20):
+        threads(1 + run % 2)
+        for a, b in zip(results(linear_attention, q, k, v, torch.ones_like(v), lengths), first, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_opcheck():
+    """Schema, fake kernel, autograd registration and tracing agree with what the op does."""
+    q, k, v, lengths = inputs(2, 40, 2, 6, 5)
+    q, k, v = (t.requires_grad_() for t in (q, k, v))
+    torch.library.opcheck(torch.ops.asr.linear_attention, (q, k, v, lengths, rotary_table(40, 6), "elu", 1e-6))
+
+
+def test_compiles_without_a_graph_break():
+    q, k, v, lengths = inputs(2, 40, 2, 6, 5)
+    compiled = torch.compile(linear_attention, fullgraph=True, backend="aot_eager")
+    mine = results(compiled, q, k, v, torch.ones_like(v), lengths)
+    for a, b in zip(mine, results(linear_attention, q, k, v, torch.ones_like(v), lengths), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_mixed_dtypes_and_autocast():
+    q, k, v, lengths = inputs(2, 40, 2, 6, 5)
+    assert linear_attention(q.bfloat16(), k.bfloat16(), v, lengths).dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(linear_attention(q, k, v, lengths), linear_attention(q, k, v, lengths))
+        x = torch.nn.functional.linear(q, torch.eye(6))
+        assert linear_attention(x, x, x, lengths).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"k": torch.zeros(2, 9, 2, 4)}, "q and k must be"),
+        ({"v": torch.zeros(2, 10, 3, 4)}, "v must be"),
+        ({"lengths": torch.zeros(3, dtype=torch.long)}, "lengths must be 2 integers"),
+        ({"lengths": torch.zeros(2)}, "lengths must be 2 integers"),
+        ({"table": torch.zeros(9, 4)}, "table must be"),
+        ({"feature_map": "tanh"}, "feature_map must be one of elu, relu, identity"),
+    ],
+)
+def test_wrong_shapes_are_named(change, reason):
+    right = {"q": torch.zeros(2, 10, 2, 4), "k": torch.zeros(2, 10, 2, 4), "v": torch.zeros(2, 10, 2, 4)}
+    with pytest.raises(ValueError, match=reason):
+        linear_attention(**right | {"lengths": torch.tensor([10, 3])} | change)
+
+
+def test_the_op_itself_refuses_what_would_read_out_of_bounds():
+    q, k, v, lengths = inputs(2, 10, 2, 4, 4)
+    op = torch.ops.asr.linear_attention
+    for wrong in (
+        (q, k[:, :9], v, lengths, None),
+        (q, k, v[:1], lengths, None),
+        (q, k, v, lengths[:1], None),
+        (q, k, v, lengths.int(), None),
+        (q, k, v, lengths, torch.zeros(9, 4)),
+        (q, k.bfloat16(), v, lengths, None),
+        (q.double(), k.double(), v.double(), lengths, None),
+    ):
+        with pytest.raises(RuntimeError):
+            op(*wrong, "elu", 1e-6)
+
+
+def test_reference_gradients():
+    q, k, v, lengths = inputs(2, 7, 2, 4, 3)
+    q, k, v = (t.double().requires_grad_() for t in (q, k, v))
+    table = rotary_table(7, 4)
+    assert torch.autograd.gradcheck(lambda *t: reference(*t, lengths, table, "elu", 1e-6), (q, k, v))
+
+
+def test_reference_is_the_explicit_form():
+    """Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j), pair by pair (Katharopoulos et al., equation 4)."""
+    q, k, v, _ = (t.double() if t.is_floating_point() else t for t in inputs(1, 9, 1, 4, 3))
+    phi = FEATURE_MAPS["elu"]
+    out = linear_attention(q, k, v, torch.tensor([7]), eps=0.0)
+    for i in range(7):
+        similarity = torch.stack([(phi(q[0, i, 0]) * phi(k[0, j, 0])).sum() for j in range(7)])
+        expected = (similarity[:, None] * v[0, :7, 0]).sum(0) / similarity.sum()
+        torch.testing.assert_close(out[0, i, 0], expected)
