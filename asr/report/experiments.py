@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,19 @@ def resolve(targets: Sequence[Path], overrides: Sequence[str] = ()) -> list[Expe
                 f"{seen[one.exp]} and {target} share the experiment folder {one.exp}; give one of them `exp:`"
             )
         seen[one.exp] = target
-    names = [one.name for one in found]
-    return [
-        one if names.count(one.name) == 1 else Experiment(**{**vars(one), "name": f"{one.name} ({one.exp.name})"})
-        for one in found
-    ]
+    return [_told_apart(one, [other.exp for other in found if other.name == one.name]) for one in found]
+
+
+def _told_apart(one: Experiment, exps: Sequence[Path]) -> Experiment:
+    """With its folder, below what the folders of equal names have in common, in the name where that is not alone."""
+    if len(exps) == 1:
+        return one
+    try:
+        common = os.path.commonpath([exp.parent for exp in exps])
+    except ValueError:  # Windows: several drives have nothing in common
+        common = one.exp.anchor
+    place = one.exp.relative_to(common)
+    return replace(one, name=f"{one.name} ({place.as_posix()})")
 
 
 def _resolve(target: Path, overrides: tuple[str, ...]) -> Experiment:

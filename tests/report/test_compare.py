@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from asr.errors import AsrError, RecipeError
+from asr.recipe_loader import load_recipe
 from asr.report import training
 from asr.report.compare import compare, write
 from asr.report.experiments import differences, resolve
@@ -191,7 +192,12 @@ def test_equal_names_are_told_apart(fake):
     names = [
         one.name for one in resolve([fake.recipe("a", more="name: x\n"), fake.recipe("b", more="name: x\nexp: e/b\n")])
     ]
-    assert len(set(names)) == 2
+    assert names == ["x (exp/x)", "x (e/b)"]
+    recipes = [fake.recipe("c", more="exp: c/exp/x\n"), fake.recipe("d", more="exp: d/exp/x\n"), fake.recipe("e")]
+    recipes = [load_recipe(path) for path in recipes]
+    for recipe in recipes:
+        fake.train(recipe.exp, recipe.model_copy(update={"name": recipe.name.replace("d", "c")}))
+    assert [one.name for one in resolve([recipe.exp for recipe in recipes])] == ["c (c/exp/x)", "c (d/exp/x)", "e"]
 
 
 def test_differences_lists_dotted_keys(fake):
