@@ -7,6 +7,8 @@ always PyTorch, `cpp` and `cuda` only the compiled one: what it cannot do is an 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -51,6 +53,20 @@ def _active(device: str, dtype: torch.dtype, wanted: str) -> bool:
     if problem is not None and wanted != "auto":
         raise KernelError(f"ASR_KERNELS={wanted}, but {problem}")
     return problem is None
+
+
+@contextmanager
+def forced(name: str) -> Iterator[None]:
+    """`ASR_KERNELS` set to `name` within a `with`."""
+    before = os.environ.get("ASR_KERNELS")
+    os.environ["ASR_KERNELS"] = name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["ASR_KERNELS"]
+        else:
+            os.environ["ASR_KERNELS"] = before
 
 
 def prepare() -> None:

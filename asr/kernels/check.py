@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from asr.kernels.backend import compiled
+from asr.kernels.backend import compiled, forced
 from asr.kernels.causal import causal_linear_attention
 from asr.kernels.features import rotary_table
 from asr.kernels.linear import linear_attention
@@ -46,14 +44,14 @@ def measure(name: str, repeats: int = 5) -> Measured:
     active = "C++" if compiled(*tensors) else "PyTorch"
     run = CASES[name]
     mine = _both_ways(run, tensors, lengths)
-    with _reference():
+    with forced("reference"):
         exact = _both_ways(run, [t.double() for t in tensors], lengths)
     error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(mine, exact, strict=True))
     here: list[float] = []
     torch_only: list[float] = []
     for _ in range(repeats):
         here.append(_seconds(run, tensors, lengths))
-        with _reference():
+        with forced("reference"):
             torch_only.append(_seconds(run, tensors, lengths))
     return Measured(active, error, 1e-4, statistics.median(torch_only) / statistics.median(here))
 
@@ -69,16 +67,3 @@ def _seconds(run: Case, tensors: list[Tensor], lengths: Tensor) -> float:
     start = time.perf_counter()
     _both_ways(run, tensors, lengths)
     return time.perf_counter() - start
-
-
-@contextmanager
-def _reference() -> Iterator[None]:
-    before = os.environ.get("ASR_KERNELS")
-    os.environ["ASR_KERNELS"] = "reference"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["ASR_KERNELS"]
-        else:
-            os.environ["ASR_KERNELS"] = before

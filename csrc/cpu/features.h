@@ -25,8 +25,8 @@ inline void apply(FeatureMap map, float* x, int64_t count, int64_t dim, int64_t 
   for (int64_t t = 0; t < count; ++t, x += ld) {
     for (int64_t d = 0; d < ld; d += kWidth) {
       const vec value = load(x + d);
-      const vec positive = max(value, vec{});
-      store(x + d, map == FeatureMap::kElu ? exp(min(value, vec{})) + positive : positive);
+      const vec positive = max(vec{}, value);  // in this order NaN stays NaN
+      store(x + d, map == FeatureMap::kElu ? exp(min(vec{}, value)) + positive : positive);
     }
     for (int64_t d = dim; d < ld; ++d) x[d] = 0;
   }
@@ -37,7 +37,7 @@ inline void apply_slope(FeatureMap map, float* gradient, const float* phi, int64
   if (map == FeatureMap::kIdentity) return;
   for (int64_t i = 0; i < count * ld; i += kWidth) {
     const vec f = load(phi + i);
-    store(gradient + i, load(gradient + i) * (map == FeatureMap::kElu ? min(f, splat(1)) : (f > vec{} ? splat(1) : vec{})));
+    store(gradient + i, load(gradient + i) * (map == FeatureMap::kElu ? min(splat(1), f) : (f > vec{} ? splat(1) : vec{})));
   }
 }
 

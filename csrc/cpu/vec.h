@@ -51,7 +51,7 @@ constexpr int64_t padded(int64_t n) { return (n + kWidth - 1) / kWidth * kWidth;
 
 // e^x to 2e-7 relative; 1.2e-38 (not 0) below -87.3, so that a feature map never loses a frame.
 inline vec exp(vec x) {
-  x = min(max(x, splat(-87.3f)), splat(88.7f));
+  x = min(splat(88.7f), max(splat(-87.3f), x));  // in this order NaN stays NaN
   const vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
   const vec shifted = x * 1.44269504088896341f + magic;
   const vec n = shifted - magic;

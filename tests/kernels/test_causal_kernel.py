@@ -210,6 +210,14 @@ def test_extreme_inputs(value):
     assert all(t.isfinite().all() for t in case.run(causal_linear_attention).values())
 
 
+def test_what_is_not_finite_shows_from_there_on():
+    case = Case((1, 70, 1, 8, 8))
+    case.k[0, 40, 0, 2] = float("nan")
+    out = causal_linear_attention(case.q, case.k, case.v, case.lengths).out[0, :, 0]
+    assert out[:40].isfinite().all()
+    assert out[40:].isnan().any(1).all()
+
+
 def test_stride_zero_gradient():
     case = Case((2, 40, 2, 8, 8))
     q = case.q.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()

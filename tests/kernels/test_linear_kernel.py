@@ -126,6 +126,17 @@ def test_extreme_inputs(value):
         torch.testing.assert_close(out, v.mean(1, keepdim=True).expand_as(v), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_what_is_not_finite_shows(which, feature_map):
+    """A trainer skips steps by it: a feature map must not make a number of NaN."""
+    tensors = list(inputs(1, 40, 1, 8, 8)[:3])
+    tensors[which][0, 3, 0, 2] = float("nan")
+    out = linear_attention(*tensors, torch.tensor([40]), feature_map=feature_map)
+    assert out[0, 3, 0].isnan().any()
+    assert out[0, 9, 0].isnan().any() == (which > 0)
+
+
 def test_a_row_alone_equals_the_row_in_a_batch_bit_for_bit(threads):
     q, k, v, lengths = inputs(3, 1200, 2, 16, 16)
     dout = torch.randn_like(v)
