@@ -101,7 +101,11 @@ def _parse() -> argparse.Namespace:
         default=MAX_OVERSHOOT,
         help=f"seconds a segment may pass the end of its recording by, and is cut there (default {MAX_OVERSHOOT})",
     )
-    read.add_argument("--features", action="store_true", help="feats.scp too, as a feature store in OUT/kaldi_features")
+    read.add_argument(
+        "--features",
+        action="store_true",
+        help="feats.scp too, as a feature store in OUT/kaldi_features, to look at: training computes its own",
+    )
     write = commands.add_parser("export", help="a manifest to a data directory")
     write.add_argument("manifest", type=Path)
     write.add_argument("--out", type=Path, required=True, help="data directory to write")

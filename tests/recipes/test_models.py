@@ -54,6 +54,9 @@ def test_show_prints_what_loads_as_the_same_recipe(path, tmp_path):
 def test_recipes_of_a_table_differ_in_the_encoder_only(names):
     def shared(recipe: Recipe) -> dict:
         rest = recipe.model_dump(exclude={"name", "exp", "model", "published"})
+        if names == "an4/paper*":  # as many epochs as an hour allows each
+            assert rest["training"].pop("max_minutes") == 60
+            rest["training"].pop("epochs")
         return rest | {"frontend": recipe.model.frontend}
 
     recipes = [load_recipe(path) for path in RECIPES.glob(f"{names}.yaml")]
@@ -67,6 +70,10 @@ def test_recipes_of_a_table_differ_in_the_encoder_only(names):
 
 @pytest.mark.parametrize("corpus", ["an4", "librispeech"])
 def test_the_papers_encoder_on_other_corpora(corpus):
-    """Same sizes as in recipes/wsj, which follows the paper's section 4.3."""
-    wsj = load_recipe(RECIPES / "wsj/base.yaml").model
-    assert load_recipe(RECIPES / corpus / ("paper.yaml" if corpus == "an4" else "base.yaml")).model == wsj
+    """Same sizes as in recipes/wsj, which follows the paper's section 4.3; AN4 has rotary positions to learn at all."""
+    wsj = load_recipe(RECIPES / "wsj/base.yaml").model.model_dump()
+    model = load_recipe(RECIPES / corpus / ("paper.yaml" if corpus == "an4" else "base.yaml")).model.model_dump()
+    if corpus == "an4":
+        assert model["encoder"].pop("positions") == "rotary"
+        wsj["encoder"].pop("positions")
+    assert model == wsj
