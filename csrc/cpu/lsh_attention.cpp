@@ -1,0 +1,336 @@
+// LSH attention: a frame attends to the frames that share its chunk of the sorted order, or stand in the one before, in
+// any round of hashing. Kitaev, Kaiser, Levskaya, "Reformer: The Efficient Transformer", ICLR 2020, section 2.
+//
+// The reference combines rounds by log-sum-exp, with a pair that meets in several counted once: exact softmax over the
+// union of pairs. So here one running softmax goes over all rounds, and a pair that met in an earlier one is skipped.
+// Scores are x_q · x_k times the key's weight D^-1/2 / (|x_k| + 1e-6), so that one sorted copy of a chunk serves as
+// queries and keys. Every chunk is computed alike whoever computes it and rounds are added in order: the same bits with
+// one thread and many, alone and in a batch.
+
+#include <cmath>
+#include <tuple>
+
+#include <torch/csrc/stable/library.h>
+
+#include "lsh_chunk.h"
+#include "lsh_hash.h"
+
+namespace asr {
+namespace {
+
+constexpr float kSelf = -5e4f;    // the score of a frame with itself: counts where it sees nothing else
+constexpr float kTame = 20;       // no score is beyond: e^score needs no maximum taken off
+constexpr float kNothing = -80;   // e^x below is 0 (and no product of it denormal)
+
+float largest(vec x) {
+  float parts[kWidth];
+  std::memcpy(parts, &x, sizeof(x));
+  return *std::max_element(parts, parts + kWidth);
+}
+
+// The running softmax of one head: y = Σ e^(score - peak) v, total = Σ e^(score - peak).
+struct Running {
+  Buffer y, peak, total;
+  bool tame;
+
+  explicit Running(const Problem& p) : y(p.time * p.m), peak(p.time), total(p.time) {}
+
+  void start(const Head& head) {
+    clear(y, head.n * head.p.m);
+    clear(total, head.n);
+    tame = true;
+    for (int64_t t = 0; t < head.n; ++t) tame &= head.norm[t] * head.p.scale <= kTame;  // by Cauchy and Schwarz
+    std::fill_n(static_cast<float*>(peak), head.n, tame ? 0 : kSelf);
+  }
+
+  // One query's scores → their exponentials; → what to scale its y by.
+  float weigh(const Scratch& s, size_t g, float* scores, const Query& q) {
+    vec added{};
+    float factor = 1;
+    if (tame) {
+      s.each_vector(g, [&](const Looked& keys, int64_t column) {
+        const vec e = exp(load(scores + column) * load(keys.weight));
+        const vec seen = q.hidden(keys) ? vec{} : e;
+        store(scores + column, seen);
+        added += seen;
+      });
+    } else {
+      vec top = splat(peak[q.time]);
+      s.each_vector(g, [&](const Looked& keys, int64_t column) {
+        const vec score = load(scores + column) * load(keys.weight);
+        const vec seen = q.hidden(keys) ? splat(-std::numeric_limits<float>::infinity()) : score;
+        store(scores + column, seen);
+        top = max(seen, top);
+      });
+      const float above = largest(top);
+      factor = std::exp(peak[q.time] - above);
+      peak[q.time] = above;
+      s.each_vector(g, [&](const Looked&, int64_t column) {
+        const vec x = load(scores + column) - above;
+        const vec e = x < kNothing ? vec{} : exp(x);
+        store(scores + column, e);
+        added += e;
+      });
+    }
+    total[q.time] = total[q.time] * factor + sum(added);
+    return factor;
+  }
+
+  void attend(const Head& head, Scratch& s, int64_t round, int64_t first_chunk, int64_t last_chunk) {
+    const Problem& p = head.p;
+    if (first_chunk > 0) s.at(first_chunk - 1).gather(head, round, first_chunk - 1);
+    for (int64_t c = first_chunk; c < last_chunk; ++c) {
+      Keys& own = s.at(c);
+      own.gather(head, round, c);
+      s.panels.clear();
+      if (c > 0) s.cut(s.at(c - 1));
+      s.cut(own);
+      for (int64_t first = 0; first < own.count; first += kQueries) {
+        const int64_t queries = std::min(kQueries, own.count - first);
+        for (size_t g = 0; g < s.panels.size(); g += 2) {
+          clear(s.scores, queries * s.ld);
+          s.each_panel(g, [&](const Panel& panel, int64_t column) {
+            gemm(
+                s.scores + column, s.ld, own.x + first * p.d, p.d, 1, panel.keys->across + panel.first * p.d, p.width,
+                queries, padded(panel.count), p.qk.dim);
+          });
+          for (int64_t i = 0; i < queries; ++i)
+            s.part[i] = weigh(s, g, s.scores + i * s.ld, Query(head, own.time[first + i], round));
+          clear(s.rows, queries * p.m);
+          s.each_panel(g, [&](const Panel& panel, int64_t column) {
+            gemm(
+                s.rows, p.m, s.scores + column, s.ld, 1, panel.keys->v + panel.first * p.m, p.m, queries, p.m,
+                panel.count);
+          });
+          for (int64_t i = 0; i < queries; ++i) {
+            float* to = y + own.time[first + i] * p.m;
+            for (int64_t j = 0; j < p.m; j += kWidth)
+              store(to + j, load(to + j) * s.part[i] + load(s.rows + i * p.m + j));
+          }
+        }
+      }
+    }
+  }
+
+  // → lse; y becomes the output. Now the frame itself joins in.
+  void finish(const Head& head, int64_t t, float* lse) {
+    const int64_t m = head.p.m;
+    if (total[t] == 0) peak[t] = kSelf;
+    if (kSelf - peak[t] > kNothing) {
+      const float e = std::exp(kSelf - peak[t]);
+      total[t] += e;
+      add(y + t * m, head.v + t * m, m, e);
+    }
+    scale(y + t * m, m, 1 / total[t]);
+    *lse = peak[t] + std::log(total[t]);
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor> forward(
+    Tensor qk, Tensor v, Tensor lengths, Tensor rotation, int64_t bucket_size, bool causal) {
+  STD_TORCH_CHECK(
+      rotation.dim() == 3 && qk.dim() == 4 && rotation.size(1) == qk.size(3), "rotation: (rounds, dim, columns)");
+  const ScalarType type = rotation.scalar_type();
+  STD_TORCH_CHECK(
+      type == ScalarType::Float || type == ScalarType::BFloat16 || type == ScalarType::Half,
+      "rotation: float32, bfloat16 or float16");
+  const Problem p(qk, v, lengths, rotation.size(0), bucket_size, causal, false);
+  const Hash hash(rotation, p.qk.dim, p.time, p.size);
+  Tensor out = torch::stable::new_empty(v, {p.qk.batch, p.time, p.qk.heads, p.v.dim});
+  Tensor lse = torch::stable::new_empty(v, {p.qk.batch, p.qk.heads, p.time}, ScalarType::Float);
+  Tensor order = torch::stable::new_empty(v, {p.qk.batch, p.qk.heads, p.rounds, p.time}, ScalarType::Int);
+  const Rows to(out);
+
+  p.each_head([&](int64_t first_head, int64_t last_head) {
+    Head head(p);
+    Running running(p);
+    Scratch scratch(p);
+    const int64_t ld = (p.time + kFrames - 1) / kFrames * kFrames;
+    std::vector<int32_t> buckets(p.rounds * ld);
+    for (int64_t i = first_head; i < last_head; ++i) {
+      float* sums = lse.mutable_data_ptr<float>() + i * p.time;
+      int32_t* by = order.mutable_data_ptr<int32_t>() + i * p.rounds * p.time;
+      head.read(i);
+      const int64_t n = head.n, count = hash.buckets(n);
+      if (count > 1) head.each_tile([&](int64_t t, int64_t) { hash.hash(head.x + t * p.d, p.d, n, &buckets[t], ld); });
+      p.within(p.rounds, 1, [&](int64_t first, int64_t last) {
+        for (int64_t r = first; r < last; ++r) {
+          std::iota(by + r * p.time, by + (r + 1) * p.time, 0);
+          if (count > 1) counting_sort(&buckets[r * ld], n, count, by + r * p.time);
+        }
+      });
+      head.place(by);
+      running.start(head);
+      for (int64_t r = 0; r < p.rounds; ++r)
+        scratch.each_range(head.chunks, [&](Scratch& s, int64_t first, int64_t last) {
+          running.attend(head, s, r, first, last);
+        });
+      head.each_tile([&](int64_t first, int64_t frames) {
+        for (int64_t t = first; t < first + frames; ++t) running.finish(head, t, sums + t);
+        store_rows(to, head.b, head.h, first, frames, running.y + first * p.m, p.m);
+      });
+      zero_rows(to, head.b, head.h, n, p.time);
+      std::fill(sums + n, sums + p.time, 0.0f);
+    }
+  });
+  return {out, lse, order};
+}
+
+// The gradients of one head, in float32. With P = e^(score - lse), dS = P (dy·v - dy·y) and W = dS times the key's
+// weight: dx_q += W x_k, and with e = Wᵀ x_q: dx_k += e - x_k (x_k·e) / (|x_k| (|x_k| + 1e-6)), keys being scaled to
+// unit length.
+struct Gradients {
+  const float* lse;
+  Buffer dy, part, dx, dv;  // part: dy·y
+
+  explicit Gradients(const Problem& p)
+      : lse(nullptr), dy(p.time * p.m), part(p.time), dx(p.time * p.d), dv(p.time * p.m) {}
+
+  void gather(const Head& head, Scratch& s, int64_t round, int64_t c) {
+    const Problem& p = head.p;
+    Keys& own = s.at(c);
+    own.gather(head, round, c);
+    for (int64_t i = 0; i < own.count; ++i) {
+      const int64_t t = own.time[i];
+      copy(s.dy + i * p.m, dy + t * p.m, p.m);
+      s.lse[i] = lse[t];
+      s.part[i] = part[t];
+    }
+  }
+
+  // A tile's scores → P, its dy·v → W.
+  void weigh(const Head& head, Scratch& s, size_t g, const Keys& own, int64_t first, int64_t queries, int64_t round) {
+    for (int64_t i = 0; i < queries; ++i) {
+      const Query q(head, own.time[first + i], round);
+      const float lse = s.lse[first + i], part = s.part[first + i];
+      float *scores = s.scores + i * s.ld, *slopes = s.slopes + i * s.ld;
+      s.each_vector(g, [&](const Looked& keys, int64_t column) {
+        const vec weight = load(keys.weight), x = load(scores + column) * weight - lse;
+        const vec e = q.hidden(keys) | (x < kNothing) ? vec{} : exp(x);
+        store(scores + column, e);
+        store(slopes + column, e * (load(slopes + column) - part) * weight);
+      });
+    }
+  }
+
+  // What a chunk received as keys goes to its frames.
+  void put(const Head& head, const Keys& keys) {
+    const Problem& p = head.p;
+    for (int64_t i = 0; i < keys.count; ++i) {
+      const int64_t t = keys.time[i];
+      const float size = head.norm[t] * (head.norm[t] + 1e-6f);
+      add(dx + t * p.d, keys.dx + i * p.d, p.d);
+      if (size > 0) add(dx + t * p.d, keys.x + i * p.d, p.d, -dot(keys.x + i * p.d, keys.dx + i * p.d, p.d) / size);
+      add(dv + t * p.m, keys.dv + i * p.m, p.m);
+    }
+  }
+
+  // Chunks first … last, as queries and as keys. The queries of chunk `last` still look back at the one before.
+  void attend(const Head& head, Scratch& s, int64_t round, int64_t first_chunk, int64_t last_chunk) {
+    const Problem& p = head.p;
+    if (first_chunk > 0) gather(head, s, round, first_chunk - 1);
+    for (int64_t c = first_chunk; c < std::min(last_chunk + 1, head.chunks); ++c) {
+      Keys& own = s.at(c);
+      const bool mine = c < last_chunk;
+      gather(head, s, round, c);
+      s.panels.clear();
+      if (c > 0) s.cut(s.at(c - 1));
+      if (mine) s.cut(own);
+      for (int64_t first = 0; first < own.count; first += kQueries) {
+        const int64_t queries = std::min(kQueries, own.count - first);
+        const float *x = own.x + first * p.d, *dy = s.dy + first * p.m;
+        clear(s.rows, queries * p.d);
+        for (size_t g = 0; g < s.panels.size(); g += 2) {
+          clear(s.scores, queries * s.ld);
+          clear(s.slopes, queries * s.ld);
+          s.each_panel(g, [&](const Panel& panel, int64_t column) {
+            const int64_t count = padded(panel.count);
+            gemm(
+                s.scores + column, s.ld, x, p.d, 1, panel.keys->across + panel.first * p.d, p.width, queries, count,
+                p.qk.dim);
+            gemm(
+                s.slopes + column, s.ld, dy, p.m, 1, panel.keys->v_across + panel.first * p.m, p.width, queries, count,
+                p.v.dim);
+          });
+          weigh(head, s, g, own, first, queries, round);
+          s.each_panel(g, [&](const Panel& panel, int64_t column) {
+            Keys& keys = *panel.keys;
+            const int64_t at = panel.first, count = panel.count;
+            if (&keys == &own || c > first_chunk) {
+              gemm(keys.dv + at * p.m, p.m, s.scores + column, 1, s.ld, dy, p.m, count, p.m, queries);
+              gemm(keys.dx + at * p.d, p.d, s.slopes + column, 1, s.ld, x, p.d, count, p.d, queries);
+            }
+            if (mine) gemm(s.rows, p.d, s.slopes + column, s.ld, 1, keys.x + at * p.d, p.d, queries, p.d, count);
+          });
+        }
+        if (mine)
+          for (int64_t i = 0; i < queries; ++i) add(dx + own.time[first + i] * p.d, s.rows + i * p.d, p.d);
+      }
+      if (c > first_chunk) put(head, s.at(c - 1));
+    }
+    if (last_chunk == head.chunks && first_chunk < last_chunk) put(head, s.at(last_chunk - 1));
+  }
+};
+
+std::tuple<Tensor, Tensor> backward(
+    Tensor dout, Tensor qk, Tensor v, Tensor lengths, Tensor out, Tensor lse, Tensor order, int64_t bucket_size,
+    bool causal) {
+  STD_TORCH_CHECK(
+      order.dim() == 4 && order.scalar_type() == ScalarType::Int && order.is_contiguous(),
+      "order: (batch, heads, rounds, time) int32, contiguous");
+  check_rows(qk, qk, v, lengths);
+  check_rows(v, v, dout, lengths);
+  check_rows(v, v, out, lengths);
+  STD_TORCH_CHECK(dout.size(3) == v.size(3) && out.size(3) == v.size(3), "out and its gradient: the shape of v");
+  const Problem p(qk, v, lengths, order.size(2), bucket_size, causal, true);
+  STD_TORCH_CHECK(
+      order.size(0) == p.qk.batch && order.size(1) == p.qk.heads && order.size(3) == p.time, "order: wrong shape");
+  STD_TORCH_CHECK(
+      lse.dim() == 3 && lse.size(0) == p.qk.batch && lse.size(1) == p.qk.heads && lse.size(2) == p.time &&
+          lse.scalar_type() == ScalarType::Float && lse.is_contiguous(),
+      "lse: (batch, heads, time) float32, contiguous");
+  Tensor dqk = torch::stable::new_empty(qk, qk.sizes()), dv = torch::stable::new_empty(v, v.sizes());
+  const Rows from(dout), result(out), to_qk(dqk), to_v(dv);
+
+  p.each_head([&](int64_t first_head, int64_t last_head) {
+    Head head(p);
+    Gradients gradients(p);
+    Scratch scratch(p);
+    for (int64_t i = first_head; i < last_head; ++i) {
+      head.read(i);
+      head.place(order.const_data_ptr<int32_t>() + i * p.rounds * p.time);
+      gradients.lse = lse.const_data_ptr<float>() + i * p.time;
+      head.each_tile([&](int64_t first, int64_t count) {
+        float *dy = gradients.dy + first * p.m, *y = gradients.dv + first * p.m;
+        load_rows(from, head.b, head.h, first, count, dy, p.m);
+        load_rows(result, head.b, head.h, first, count, y, p.m);
+        for (int64_t t = 0; t < count; ++t) {
+          gradients.part[first + t] = dot(dy + t * p.m, y + t * p.m, p.m);
+          clear(y + t * p.m, p.m);
+          const float alone = kSelf - gradients.lse[first + t];  // the weight of its own value
+          if (alone > kNothing) add(y + t * p.m, dy + t * p.m, p.m, std::exp(alone));
+        }
+      });
+      clear(gradients.dx, head.n * p.d);
+      for (int64_t r = 0; r < p.rounds; ++r)
+        scratch.each_range(head.chunks, [&](Scratch& s, int64_t first, int64_t last) {
+          gradients.attend(head, s, r, first, last);
+        });
+      head.each_tile([&](int64_t first, int64_t count) {
+        store_rows(to_qk, head.b, head.h, first, count, gradients.dx + first * p.d, p.d);
+        store_rows(to_v, head.b, head.h, first, count, gradients.dv + first * p.m, p.m);
+      });
+      zero_rows(to_qk, head.b, head.h, head.n, p.time);
+      zero_rows(to_v, head.b, head.h, head.n, p.time);
+    }
+  });
+  return {dqk, dv};
+}
+
+}  // namespace
+}  // namespace asr
+
+STABLE_TORCH_LIBRARY_IMPL(asr, CPU, m) {
+  m.impl("lsh_attention", TORCH_BOX(&asr::forward));
+  m.impl("lsh_attention_backward", TORCH_BOX(&asr::backward));
+}
