@@ -13,20 +13,17 @@ chunks are cut from its own frames, so that padding changes nothing.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from asr.attention.masks import frame_mask, zero_padding
-from asr.attention.rotary import rotate
+from asr.attention.masks import zero_padding
 from asr.config import Config
-
-MAX_COLUMNS = 1024  # of a rotation: at most 2048 buckets
-SELF_SCORE = -5e4  # far below any real score, yet finite: it wins when a frame sees nothing but itself
+from asr.kernels import lsh_attention, prepare, rotary_table
+from asr.kernels.features import turn
+from asr.kernels.lsh import MAX_COLUMNS
 
 
 class LshConfig(Config):
@@ -40,90 +37,6 @@ class LshConfig(Config):
 
     def build(self, dim: int, heads: int, rotary: bool = False) -> LshAttention:
         return LshAttention(dim, heads, self.causal, self.rounds, self.bucket_size, self.seed, rotary)
-
-
-def bucket_counts(lengths: Tensor, bucket_size: int) -> Tensor:
-    """(batch,) frames → (batch,) buckets: 1 if all fit into one, else the even number at or above N / bucket_size."""
-    pairs = (-(-lengths // (2 * bucket_size))).clamp(max=MAX_COLUMNS)
-    return torch.where(lengths <= bucket_size, 1, 2 * pairs)
-
-
-def hash_buckets(x: Tensor, rotation: Tensor, counts: Tensor) -> Tensor:
-    """x (batch, heads, time, D), rotation (rounds, D, H), counts (batch,) → buckets (batch, heads, rounds, time).
-
-    A row with c buckets uses the first c/2 columns of the rotation, so that its hash is its own alone.
-    """
-    turned = x[:, :, None] @ rotation  # (batch, heads, rounds, time, H)
-    beyond = torch.arange(rotation.shape[-1], device=x.device) >= (counts[:, None] + 1) // 2
-    beyond = beyond[:, None, None, None, :]
-    high, at_high = turned.masked_fill(beyond, -math.inf).max(-1)
-    low, at_low = (-turned).masked_fill(beyond, -math.inf).max(-1)
-    bucket = torch.where(high >= low, at_high, at_low + (counts[:, None, None, None] // 2))
-    return torch.where(counts[:, None, None, None] == 1, 0, bucket)
-
-
-def lsh_attention(
-    qk: Tensor, v: Tensor, lengths: Tensor, rotation: Tensor, bucket_size: int, causal: bool = False
-) -> Tensor:
-    """qk (batch, heads, time, D), v (…, M), lengths (batch,), rotation (rounds, D, H) → (batch, heads, time, M)."""
-    time, dim = qk.shape[2:]
-    rounds = rotation.shape[0]
-    padded = -(-time // bucket_size) * bucket_size
-    qk, v = F.pad(qk, (0, 0, 0, padded - time)), F.pad(v, (0, 0, 0, padded - time))
-
-    with torch.no_grad():
-        buckets = hash_buckets(qk, rotation, bucket_counts(lengths, bucket_size))
-        real = frame_mask(lengths, padded)[:, None, None, :]
-        # Stable, so ties keep their time order; padding sorts behind every bucket and never takes part.
-        order = buckets.masked_fill(~real, rotation.shape[-1] * 2 + 1).sort(dim=-1, stable=True).indices
-        place = order.argsort(dim=-1)  # where each frame went
-        chunk_of = place // bucket_size  # (batch, heads, rounds, time)
-
-        def chunked(t: Tensor) -> Tensor:  # (batch, heads, rounds, padded, …) → (…, chunks, bucket_size, …)
-            return t.unflatten(3, (-1, bucket_size))
-
-        def with_previous(t: Tensor) -> Tensor:  # each chunk preceded by the one before; the first by itself, masked
-            return torch.cat([torch.cat([t[:, :, :, :1], t[:, :, :, :-1]], 3), t], 4)
-
-        at_q = chunked(order)
-        at_k = with_previous(at_q)
-        seen = at_k < lengths[:, None, None, None, None]
-        seen[:, :, :, 0, :bucket_size] = False  # nothing stands before the first chunk
-        allowed = seen[:, :, :, :, None, :].expand(*at_q.shape, 2 * bucket_size)
-        if causal:
-            allowed = allowed & (at_k[..., None, :] <= at_q[..., None])
-        itself = at_q[..., None] == at_k[..., None, :]
-        meetings = _meetings(chunk_of, at_q, at_k, qk.dtype) if rounds > 1 else 0.0
-
-    def gathered(t: Tensor, at: Tensor) -> Tensor:  # (batch, heads, padded, D) at (batch, heads, rounds, …)
-        flat = at.flatten(2)[..., None].expand(-1, -1, -1, t.shape[-1])
-        return t.gather(2, flat).unflatten(2, at.shape[2:])
-
-    key = qk / (qk.norm(dim=-1, keepdim=True) + 1e-6)
-    q = gathered(qk, at_q) * dim**-0.5
-    k = with_previous(gathered(key, at_q))
-    scores = q @ k.mT - meetings
-    scores = scores.masked_fill(itself, SELF_SCORE).masked_fill(~allowed, torch.finfo(scores.dtype).min)
-    total = scores.logsumexp(-1, keepdim=True)
-    out = (scores - total).exp() @ with_previous(gathered(v, at_q))
-
-    back = place[..., None]  # unsort, then weigh the rounds by how much attention mass each one found
-    out = out.flatten(3, 4).gather(3, back.expand(-1, -1, -1, -1, v.shape[-1]))
-    weight = total.flatten(3, 4).gather(3, back).softmax(2)
-    return (out * weight).sum(2)[:, :, :time]
-
-
-def _meetings(chunk_of: Tensor, at_q: Tensor, at_k: Tensor, dtype: torch.dtype) -> Tensor:
-    """ln of the number of rounds in which each (query, key) pair meets, (batch, heads, rounds, chunks, C, 2C)."""
-    rounds = chunk_of.shape[2]
-    count = torch.zeros((), dtype=torch.int8, device=chunk_of.device)
-    for other in range(rounds):
-        chunk = chunk_of[:, :, other]  # (batch, heads, padded)
-        of_q = chunk.gather(2, at_q.flatten(2)).unflatten(2, at_q.shape[2:])
-        of_k = chunk.gather(2, at_k.flatten(2)).unflatten(2, at_k.shape[2:])
-        behind = of_q[..., None] - of_k[..., None, :]
-        count = count + ((behind == 0) | (behind == 1)).to(torch.int8)
-    return torch.arange(rounds + 1, device=count.device, dtype=dtype).clamp(min=1).log()[count.long()]
 
 
 class LshAttention(nn.Module):
@@ -161,19 +74,19 @@ class LshAttention(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         rotation = torch.randn(rounds, dim // heads, MAX_COLUMNS, generator=generator)
         self.register_buffer("rotation", rotation, persistent=False)
+        prepare()
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """(batch, time, dim), (batch,) → (batch, time, dim). Frames past a row's length take no part in any bucket."""
         if x.shape[1] == 0:
             return self.output(x)
         x = zero_padding(x, lengths)
-        qk, v = self.project(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        qk, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (qk, v))
+        qk, v = self.project(x).unflatten(-1, (2, self.heads, -1)).unbind(2)
         if self.rotary:
-            qk = rotate(qk)
+            qk = turn(qk, rotary_table(x.shape[1], qk.shape[-1], device=x.device))
         columns = min(MAX_COLUMNS, -(-x.shape[1] // (2 * self.bucket_size)))
-        rotation = self.rotation[..., :columns].to(qk.dtype)
+        rotation = self.rotation[..., :columns]
         if self.training:
             rotation = torch.randn_like(rotation)
         y = lsh_attention(qk, v, lengths, rotation, self.bucket_size, self.causal)
-        return self.output(y.transpose(1, 2).flatten(2).to(x.dtype))
+        return self.output(y.flatten(2).to(x.dtype))

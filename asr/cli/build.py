@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 import typer
 
 from asr.kernels import build as kernels
@@ -11,6 +12,9 @@ from asr.kernels import build as kernels
 
 def build(
     limit: Annotated[float, typer.Option(min=1, help="Give up after so many seconds.")] = kernels.TIME_LIMIT,
+    cuda: Annotated[bool, typer.Option("--cuda", help="The CUDA kernels too, even without a GPU here.")] = False,
 ) -> None:
     """Compile the attention kernels for this machine, also where that failed before. Prints where they lie."""
     print(kernels.build(limit))
+    if cuda or torch.cuda.is_available():
+        print(kernels.build(limit, cuda=True))

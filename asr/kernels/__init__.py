@@ -8,12 +8,14 @@ from asr.kernels.backend import prepare
 from asr.kernels.causal import causal_linear_attention, causal_linear_step
 from asr.kernels.features import FEATURE_MAPS, rotary_table
 from asr.kernels.linear import linear_attention
+from asr.kernels.lsh import lsh_attention
 
 __all__ = [
     "FEATURE_MAPS",
     "causal_linear_attention",
     "causal_linear_step",
     "linear_attention",
+    "lsh_attention",
     "prepare",
     "rotary_table",
 ]

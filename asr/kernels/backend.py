@@ -34,7 +34,7 @@ def choice() -> str:
 
 
 @torch.compiler.assume_constant_result
-def _active(device: str, dtype: torch.dtype, wanted: str) -> bool:
+def _active(device: str, dtype: torch.dtype, wanted: str, cuda: bool = True) -> bool:
     if wanted == "reference":
         return False
     problem = None
@@ -47,7 +47,7 @@ def _active(device: str, dtype: torch.dtype, wanted: str) -> bool:
     elif dtype not in DTYPES:
         problem = f"{str(dtype).removeprefix('torch.')} is computed by PyTorch only"
     elif device == "cuda":
-        problem = "this version has no CUDA kernels"
+        problem = build.load_cuda() if cuda else "this op has no CUDA kernel"
     else:
         problem = build.load()
     if problem is not None and wanted != "auto":
@@ -70,13 +70,18 @@ def forced(name: str) -> Iterator[None]:
 
 
 def prepare() -> None:
-    """Builds and loads the library now: for whoever would else do so in the middle of something measured."""
+    """Builds and loads the libraries now: for whoever would else do so in the middle of something measured."""
     if choice() in ("auto", "cpp"):
         build.load()
+    if choice() in ("auto", "cuda") and torch.cuda.is_available():
+        build.load_cuda()
 
 
-def compiled(*tensors: Tensor) -> bool:
+def compiled(*tensors: Tensor, cuda: bool = True) -> bool:
     """Whether the compiled implementation computes these. Builds it at the first call that could use it.
+
+    Args:
+        cuda: whether the op has a CUDA kernel.
 
     Raises:
         KernelError: `ASR_KERNELS` demands an implementation that is not available for these tensors.
@@ -84,4 +89,4 @@ def compiled(*tensors: Tensor) -> bool:
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
         dtype = torch.promote_types(dtype, tensor.dtype)
-    return _active(tensors[0].device.type, dtype, choice())
+    return _active(tensors[0].device.type, dtype, choice(), cuda)

@@ -1,6 +1,7 @@
-"""Compiles csrc/ into a shared library, once per machine, and loads it.
+"""Compiles csrc/ into shared libraries, once per machine, and loads them.
 
-The library lies in a cache under a name that says what it was made from: the sources, the flags, torch's version and
+There are two, because one with CUDA in it cannot be loaded where torch has none: `kernels` for the processor, `cuda` for
+a GPU, which needs an nvcc of the CUDA version that torch was built with, but no GPU. A library lies in a cache under a name that says what it was made from: the sources, the flags, torch's version and
 the processor. One process builds while others wait; a lock that the system releases with its owner cannot go stale. A
 build that failed leaves its log and is not tried again until something of that changes, or `asr build`. A wheel made
 with `pip install --no-build-isolation` brings the library along.
@@ -12,6 +13,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -31,6 +33,7 @@ from asr.errors import AsrError
 TIME_LIMIT = 300.0  # seconds; a build takes some 20 on a free core
 # The oldest torch whose stable ABI suffices: a library runs with this version and every later one.
 TARGET = "0x020a000000000000"  # 2.10.0
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)  # of GPUs; those that nvcc knows, and for later ones PTX of its newest
 log = logging.getLogger("asr")
 
 
@@ -66,6 +69,40 @@ def flags() -> list[str]:
     return ["-O3", *native, "-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", f"-DTORCH_TARGET_VERSION={TARGET}"]
 
 
+@lru_cache
+def nvcc() -> str:
+    """The command. Raises BuildError where there is none, or none for torch's CUDA."""
+    if torch.version.cuda is None:
+        raise BuildError("this torch was built without CUDA")
+    wanted = torch.version.cuda.split(".")[0]
+    home = os.environ.get("CUDA_HOME")
+    reason = f"no nvcc found ($CUDA_HOME/bin, then the PATH); it must be of CUDA {wanted}, as torch is"
+    for found in filter(None, (shutil.which("nvcc", path=str(Path(home, "bin"))) if home else None, shutil.which("nvcc"))):
+        release = re.search(r"release (\d+)", _answer(found, "--version"))
+        if release and release[1] == wanted:
+            return found
+        reason = f"{found} is of CUDA {release[1] if release else '(unknown)'}, but torch of CUDA {wanted}"
+    raise BuildError(reason)
+
+
+def _answer(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def cuda_flags(architectures: tuple[int, ...] = ARCHITECTURES) -> list[str]:
+    """Of nvcc. Raises BuildError where it knows none of the architectures."""
+    known = set(re.findall(r"sm_(\d+)\b", _answer(nvcc(), "--list-gpu-code")))
+    codes = [number for number in architectures if str(number) in known]
+    if not codes:
+        raise BuildError(f"{nvcc()} knows none of the architectures {', '.join(map(str, architectures))}")
+    targets = [f"-gencode=arch=compute_{number},code=sm_{number}" for number in codes]
+    targets.append(f"-gencode=arch=compute_{codes[-1]},code=compute_{codes[-1]}")
+    return ["-O3", "-std=c++20", "-Xcompiler=-fPIC,-fvisibility=hidden", *targets]
+
+
 def _processor() -> str:
     """What -march=native depends on."""
     try:
@@ -78,13 +115,17 @@ def _processor() -> str:
 
 
 @lru_cache
-def key() -> str:
-    """Names the library: changes with everything that its code depends on."""
+def key(cuda: bool = False) -> str:
+    """Names the library: changes with everything that its code depends on. The one with CUDA serves any processor."""
     digest = hashlib.sha256()
-    for part in (torch.__version__, " ".join(flags()), platform.machine(), _processor()):
+    if cuda:
+        parts = (torch.__version__, str(torch.version.cuda), platform.machine(), str(ARCHITECTURES))
+    else:
+        parts = (torch.__version__, " ".join(flags()), platform.machine(), _processor())
+    for part in parts:
         digest.update(part.encode() + b"\0")
     folder = sources()
-    for path in sorted(folder.glob("cpu/*")):
+    for path in sorted(path for name in ("cpu", "cuda")[: 1 + cuda] for path in folder.glob(f"{name}/*")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -111,80 +152,102 @@ def cache() -> Path:
     raise BuildError(f"no folder for the compiled kernels can be written: tried {', '.join(map(str, wanted))}")
 
 
-def library_path() -> Path:
-    return cache() / f"kernels-{key()}.so"
+def _name(cuda: bool) -> str:
+    return f"{'cuda' if cuda else 'kernels'}-{key(cuda) if cuda else key()}"
 
 
-def failure_path() -> Path:
-    return cache() / f"kernels-{key()}.log"
+def library_path(cuda: bool = False) -> Path:
+    return cache() / f"{_name(cuda)}.so"
 
 
-def build(limit: float = TIME_LIMIT, retry: bool = True) -> Path:
+def failure_path(cuda: bool = False) -> Path:
+    return cache() / f"{_name(cuda)}.log"
+
+
+def build(limit: float = TIME_LIMIT, retry: bool = True, cuda: bool = False) -> Path:
     """The library, built if need be.
 
     Args:
         limit: seconds, waiting for another process included.
         retry: try again what failed before.
+        cuda: the one for GPUs.
 
     Raises:
         BuildError: no compiler, or it failed or took too long; the log lies in `failure_path()`.
     """
-    shipped = Path(__file__).with_name("prebuilt") / f"kernels-{key()}.so"
+    shipped = Path(__file__).with_name("prebuilt") / f"{_name(cuda)}.so"
     if shipped.exists():
         return shipped
-    target = library_path()
+    target = library_path(cuda)
     if target.exists():
         return target
     end = time.monotonic() + limit
     with _locked(target.with_suffix(".lock"), end):
         if target.exists():  # another process was faster
             return target
-        if failure_path().exists() and not retry:
-            raise BuildError(f"building the kernels failed before: see {failure_path()}, then run `asr build`")
-        log.info("building the kernels with %s, once for this machine", compiler()[0])
+        failure, what = failure_path(cuda), "the CUDA kernels" if cuda else "the kernels"
+        if failure.exists() and not retry:
+            raise BuildError(f"building {what} failed before: see {failure}, then run `asr build`")
+        log.info("building %s with %s, once for this machine", what, nvcc() if cuda else compiler()[0])
         start = time.monotonic()
         folder = target.with_suffix(".building")  # of nobody else: we hold the lock
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         try:
-            _compile(folder / target.name, folder, end)
+            _compile(folder / target.name, folder, end, cuda)
             os.replace(folder / target.name, target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        failure_path().unlink(missing_ok=True)
-        log.info("built the kernels in %.0f s: %s", time.monotonic() - start, target)
+        failure.unlink(missing_ok=True)
+        log.info("built %s in %.0f s: %s", what, time.monotonic() - start, target)
     return target
 
 
-def _compile(target: Path, folder: Path, end: float) -> None:
+def _compile(target: Path, folder: Path, end: float, cuda: bool) -> None:
     import ninja
 
-    site = Path(torch.__file__).parent
-    units = sorted(sources().glob("cpu/*.cpp"))
-    quoted = [text.replace("$", "$$").replace(" ", "$ ").replace(":", "$:") for text in map(str, (*units, target))]
-    objects = [f"{unit.stem}.o" for unit in units]
-    lines = [
-        f"cxx = {_shell(compiler()[0])}",
-        f"flags = {' '.join(flags())} -isystem {_shell(site / 'include')}",
-        f"link = -shared -L{_shell(site / 'lib')} -ltorch -ltorch_cpu -lc10",
-        "rule compile",
-        "  command = $cxx $flags -c $in -o $out",
-        "rule link",
-        "  command = $cxx $in $link -o $out",
-        *(f"build {made}: compile {unit}" for made, unit in zip(objects, quoted, strict=False)),
-        f"build {quoted[-1]}: link {' '.join(objects)}",
-        "",
-    ]
-    if sys.platform == "darwin":
-        lines[2] += " -undefined dynamic_lookup"
-    Path(folder, "build.ninja").write_text("\n".join(lines), encoding="utf-8")
+    Path(folder, "build.ninja").write_text("\n".join(_ninja(target, cuda)), encoding="utf-8")
     command = [str(Path(ninja.BIN_DIR, "ninja")), "-C", str(folder)]
     code, output = _run(command, max(1.0, end - time.monotonic()))
     if code == 0:
         return
     reason = "the compiler took too long" if code is None else f"the compiler failed with exit code {code}"
-    failure_path().write_text(f"{' '.join(command)}\n{reason}\n{output}", encoding="utf-8")
-    raise BuildError(f"building the kernels failed: {reason}; see {failure_path()}")
+    failure_path(cuda).write_text(f"{' '.join(command)}\n{reason}\n{output}", encoding="utf-8")
+    raise BuildError(f"building the {'CUDA ' if cuda else ''}kernels failed: {reason}; see {failure_path(cuda)}")
+
+
+def _ninja(target: Path, cuda: bool) -> list[str]:
+    site = Path(torch.__file__).parent
+    torch_flags = f"-isystem {_shell(site / 'include')}"
+    link = f"-shared -L{_shell(site / 'lib')} -ltorch -ltorch_cpu -lc10"
+    cxx, rules = _shell(compiler()[0]), []
+    if cuda:
+        portable = [flag for flag in flags() if not flag.endswith("=native")]
+        rules = [
+            f"nvcc = {_shell(nvcc())} -ccbin {cxx}",
+            "rule kernels",
+            f"  command = $nvcc {' '.join(map(_shell, cuda_flags()))} -c $in -o $out",
+        ]
+        compile_flags, linker, link = [*portable, "-DUSE_CUDA"], "$nvcc", f"{link} -ltorch_cuda"
+    else:
+        compile_flags, linker = flags(), "$cxx"
+        if sys.platform == "darwin":
+            link += " -undefined dynamic_lookup"
+    units = sorted(path for path in sources().glob(f"{'cuda' if cuda else 'cpu'}/*") if path.suffix in (".cpp", ".cu"))
+    quoted = [text.replace("$", "$$").replace(" ", "$ ").replace(":", "$:") for text in map(str, (*units, target))]
+    objects = [f"{unit.stem}.o" for unit in units]
+    kinds = ["kernels" if unit.suffix == ".cu" else "compile" for unit in units]
+    return [
+        f"cxx = {cxx}",
+        *rules,
+        "rule compile",
+        f"  command = $cxx {' '.join(compile_flags)} {torch_flags} -c $in -o $out",
+        "rule link",
+        f"  command = {linker} $in {link} -o $out",
+        *(f"build {made}: {kind} {unit}" for made, kind, unit in zip(objects, kinds, quoted, strict=False)),
+        f"build {quoted[-1]}: link {' '.join(objects)}",
+        "",
+    ]
 
 
 def _shell(path: str | Path) -> str:
@@ -236,12 +299,22 @@ def _try_lock(descriptor: int) -> bool:
 @lru_cache
 def load() -> str | None:
     """Loads the library, built if need be. → None, or in one line why there is none. Says so once."""
+    return _load(False)
+
+
+@lru_cache
+def load_cuda() -> str | None:
+    """The same for the library of the GPU."""
+    return _load(True)
+
+
+def _load(cuda: bool) -> str | None:
     try:
         if sys.platform == "win32":
             raise BuildError("the kernels are not built on Windows")
-        torch.ops.load_library(str(build(retry=False)))
+        torch.ops.load_library(str(build(retry=False, cuda=cuda)))
     except (BuildError, OSError) as error:
         reason = " ".join(str(error).split())
-        log.warning("attention runs in PyTorch: %s", reason)
+        log.warning("attention %sruns in PyTorch: %s", "on the GPU " if cuda else "", reason)
         return reason
     return None

@@ -14,8 +14,10 @@ from asr.kernels.backend import compiled, forced
 from asr.kernels.causal import causal_linear_attention
 from asr.kernels.features import rotary_table
 from asr.kernels.linear import linear_attention
+from asr.kernels.lsh import lsh_attention
 
 BATCH, TIME, HEADS, DIM = 2, 400, 6, 32  # of the paper's layers
+ROUNDS, BUCKET = 4, 32
 Case = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -30,9 +32,15 @@ def _rotary(q: Tensor) -> Tensor:
     return rotary_table(q.shape[1], q.shape[3])
 
 
+def _rotation(q: Tensor) -> Tensor:
+    columns = -(-q.shape[1] // (2 * BUCKET))
+    return torch.randn(ROUNDS, q.shape[3], columns, generator=torch.Generator().manual_seed(1))
+
+
 CASES: dict[str, Case] = {
     "linear_attention": lambda q, k, v, lengths: linear_attention(q, k, v, lengths, _rotary(q)),
     "causal_linear_attention": lambda q, k, v, lengths: causal_linear_attention(q, k, v, lengths, _rotary(q)).out,
+    "lsh_attention": lambda q, k, v, lengths: lsh_attention(q + k, v, lengths, _rotation(q), BUCKET),
 }
 
 

@@ -5,24 +5,43 @@
 
 namespace asr {
 
-// R rows by V vectors of C stay in registers: 4 x 2 accumulators cover the latency of two FMA units and leave room on
-// machines with 16 registers.
-constexpr int kRows = 4, kVectors = 2;
+// R rows by V vectors of C stay in registers: 6 x 2 accumulators cover the latency of two FMA units, and with two vectors
+// of B and one element of A they are 15 of the 16 registers that many machines have.
+constexpr int kRows = 6, kVectors = 2;
+
+// GCC would read B from memory again for every row, and spill accumulators for it.
+inline void keep(vec& x) {
+#if defined(__x86_64__)
+  asm("" : "+v"(x));
+#elif defined(__aarch64__)
+  asm("" : "+w"(x));
+#endif
+}
 
 template <int R, int V>
 inline void tile(float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t k) {
   vec sum[R][V];
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) sum[r][v] = load(c + r * ldc + v * kWidth);
   for (int64_t p = 0; p < k; ++p) {
     vec row[V];
-    for (int v = 0; v < V; ++v) row[v] = load(b + p * ldb + v * kWidth);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) {
+      row[v] = load(b + p * ldb + v * kWidth);
+      keep(row[v]);
+    }
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const vec x = splat(a[r * ai + p * ap]);
+#pragma GCC unroll 16
       for (int v = 0; v < V; ++v) sum[r][v] += x * row[v];
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) store(c + r * ldc + v * kWidth, sum[r][v]);
 }
 
@@ -43,6 +62,8 @@ inline void gemm(
   for (; i + kRows <= m; i += kRows) strip<kRows>(c + i * ldc, ldc, a + i * ai, ai, ap, b, ldb, n, k);
   c += i * ldc, a += i * ai;
   switch (m - i) {
+    case 5: strip<5>(c, ldc, a, ai, ap, b, ldb, n, k); break;
+    case 4: strip<4>(c, ldc, a, ai, ap, b, ldb, n, k); break;
     case 3: strip<3>(c, ldc, a, ai, ap, b, ldb, n, k); break;
     case 2: strip<2>(c, ldc, a, ai, ap, b, ldb, n, k); break;
     case 1: strip<1>(c, ldc, a, ai, ap, b, ldb, n, k); break;

@@ -12,7 +12,7 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
-#include "features.h"
+#include "feature_maps.h"
 #include "gemm.h"
 
 namespace asr {
