@@ -20,7 +20,9 @@ def bench(
         str, typer.Option(help="Frames, separated by commas. epoch also takes `wsj`: WSJ's number and lengths.")
     ] = "",
     dims: Annotated[str, typer.Option(help="kernels: widths of a head.")] = "32,64",
-    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each; the median counts.")] = 0,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Measurements of each, of which the median counts: 7, epoch: 1.")
+    ] = None,
     samples: Annotated[int, typer.Option(min=2, help="epoch: batches measured, the others extrapolated.")] = 6,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the figures to this CSV file.")] = None,
