@@ -36,16 +36,19 @@ class BuildPackage(build_py):
             shutil.copyfile(path, target)
         if find_spec("torch"):
             sys.path.insert(0, str(ROOT))
+            import torch
+
             from asr.kernels import build
 
-            try:
-                library = build.build()
-            except build.BuildError as error:
-                self.announce(f"the kernels are not in this wheel: {error}", 3)
-                return
-            folder = Path(self.build_lib, "asr", "kernels", "prebuilt")
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(library, folder / library.name)
+            for cuda in (False, True)[: 1 + torch.cuda.is_available()]:
+                try:
+                    library = build.build(cuda=cuda)
+                except build.BuildError as error:
+                    self.announce(f"the {'CUDA ' if cuda else ''}kernels are not in this wheel: {error}", 3)
+                    continue
+                folder = Path(self.build_lib, "asr", "kernels", "prebuilt")
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(library, folder / library.name)
 
     def get_source_files(self) -> list[str]:
         """What a source archive holds."""

@@ -1,10 +1,12 @@
 """Compiles csrc/ into shared libraries, once per machine, and loads them.
 
-There are two, because one with CUDA in it cannot be loaded where torch has none: `kernels` for the processor, `cuda` for
-a GPU, which needs an nvcc of the CUDA version that torch was built with, but no GPU. A library lies in a cache under a name that says what it was made from: the sources, the flags, torch's version and
-the processor. One process builds while others wait; a lock that the system releases with its owner cannot go stale. A
+There are two, because one with CUDA in it cannot be loaded where torch has none: `kernels` for the processor, and
+`cuda` for a GPU, which needs an nvcc of the CUDA version that torch was built with, but no GPU.
+
+A library lies in a cache under a name that says what it was made from: the sources, the flags, torch's version and the
+processor. One process builds while others wait; a lock that the system releases with its owner cannot go stale. A
 build that failed leaves its log and is not tried again until something of that changes, or `asr build`. A wheel made
-with `pip install --no-build-isolation` brings the library along.
+with `pip install --no-build-isolation` brings the libraries along.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ def nvcc() -> str:
     wanted = torch.version.cuda.split(".")[0]
     home = os.environ.get("CUDA_HOME")
     reason = f"no nvcc found ($CUDA_HOME/bin, then the PATH); it must be of CUDA {wanted}, as torch is"
-    for found in filter(None, (shutil.which("nvcc", path=str(Path(home, "bin"))) if home else None, shutil.which("nvcc"))):
+    for found in filter(
+        None, (shutil.which("nvcc", path=str(Path(home, "bin"))) if home else None, shutil.which("nvcc"))
+    ):
         release = re.search(r"release (\d+)", _answer(found, "--version"))
         if release and release[1] == wanted:
             return found
@@ -153,7 +157,7 @@ def cache() -> Path:
 
 
 def _name(cuda: bool) -> str:
-    return f"{'cuda' if cuda else 'kernels'}-{key(cuda) if cuda else key()}"
+    return f"{'cuda' if cuda else 'kernels'}-{key(cuda)}"
 
 
 def library_path(cuda: bool = False) -> Path:
@@ -228,7 +232,8 @@ def _ninja(target: Path, cuda: bool) -> list[str]:
             "rule kernels",
             f"  command = $nvcc {' '.join(map(_shell, cuda_flags()))} -c $in -o $out",
         ]
-        compile_flags, linker, link = [*portable, "-DUSE_CUDA"], "$nvcc", f"{link} -ltorch_cuda"
+        compile_flags = [*portable, "-DUSE_CUDA"]
+        linker, link = "$nvcc --cudart=shared", f"{link} -ltorch_cuda"  # torch's runtime, not a second one
     else:
         compile_flags, linker = flags(), "$cxx"
         if sys.platform == "darwin":

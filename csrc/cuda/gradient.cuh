@@ -94,7 +94,8 @@ __global__ void __launch_bounds__(Shape<L>::threads, 2) gradient(Problem p, Grad
     }
     __syncthreads();
   }
-  for (int i = threadIdx.x / 32; i < L; i += S::warps) {
+  for (int line = 0; line < S::lines; ++line) {
+    const int i = threadIdx.x / 32 * S::lines + line;
     const int64_t t = t0 + i;
     float total = 0;
     for (int j = threadIdx.x % 32; j < L && t < p.time; j += 32) {
@@ -127,8 +128,8 @@ struct Slope {
   float* to;
 };
 
-// The slope of ln a: Σ_t t (φ(q_t)·dφ(q_t) - φ(k_t)·dφ(k_t)), with the initial state as a key at -1 and the final one as
-// a query at the last frame. A block for each head; shared: 8 bytes for each thread.
+// The slope of ln a: Σ_t t (φ(q_t)·dφ(q_t) - φ(k_t)·dφ(k_t)), with the initial state as a key at -1 and the final one
+// as a query at the last frame. A block for each head; shared: 8 bytes for each thread.
 template <int threads>
 __global__ void __launch_bounds__(threads) decay_slope(Problem p, Slope s) {
   __shared__ double sums[threads];

@@ -103,8 +103,8 @@ struct Scan {
   bool backwards;
 };
 
-// Parts of segments → states before them, in place; a thread for each element. blockIdx.x: 256 elements, blockIdx.y and z:
-// head. Few registers, no shared memory.
+// Parts of segments → states before them, in place; a thread for each element. blockIdx.x: 256 elements, blockIdx.y and
+// z: head. Few registers, no shared memory.
 template <int threads>
 __global__ void __launch_bounds__(threads) scan(Problem p, Scan s) {
   const int64_t head = blockIdx.z * int64_t{65535} + blockIdx.y, kv = p.dim * p.width;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(Shape<L>::threads, 2) mix(Problem p, Mix s) {
     Total sum;
     sum.clear();
     if (t0 < at.stop) {
-      for (int i = warp; i < L; i += S::warps) {
+      for (int i = warp * S::lines; i < (warp + 1) * S::lines; ++i) {
         float total = 0;
         if (s.normalise && t0 + i < at.stop)
           for (int64_t d = lane; d < p.dim; d += 32) total += x.phi(t0 + i, d) * ksum[d];
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(Shape<L>::threads, 2) mix(Problem p, Mix s) {
         __syncthreads();
       };
       const auto add_to_den = [&] {
-        for (int i = warp; i < L; i += S::warps) {
+        for (int i = warp * S::lines; i < (warp + 1) * S::lines; ++i) {
           float total = 0;
           for (int j = lane; j < L; j += 32) total += c[i * S::ldl + j];
           total = warp_sum(total);
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(Shape<L>::threads, 2) mix(Problem p, Mix s) {
     }
     sum.store(c);
     __syncthreads();
-    for (int i = warp; i < min(int64_t{L}, p.time - t0); i += S::warps) {
+    for (int i = warp * S::lines; i < (warp + 1) * S::lines && t0 + i < p.time; ++i) {
       const int64_t t = t0 + i;
       const float inverse = s.normalise ? 1 / (den[i] + p.eps) : 1;
       float total = 0;

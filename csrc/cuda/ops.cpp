@@ -189,8 +189,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> causal_backward(
 
 // q, k (batch, heads, dim), v (batch, heads, width), table (dim,); the state is updated in place.
 Tensor causal_step(
-    Tensor q, Tensor k, Tensor v, Optional table, Optional decay, Tensor kv, Tensor ksum, std::string map, bool normalise,
-    double eps) {
+    Tensor q, Tensor k, Tensor v, Optional table, Optional decay, Tensor kv, Tensor ksum, std::string map,
+    bool normalise, double eps) {
   STD_TORCH_CHECK(q.dim() == 3 && k.dim() == 3 && v.dim() == 3, "q, k, v: (batch, heads, dim)");
   const Tensor q4 = torch::stable::unsqueeze(q, 1), k4 = torch::stable::unsqueeze(k, 1);
   const Tensor v4 = torch::stable::unsqueeze(v, 1);

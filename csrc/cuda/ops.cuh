@@ -48,8 +48,8 @@ struct Ops {
 
   static void backward(const Problem& p, const Backward& g, void* stream) {
     const float *inverse = p.normalise ? g.inverse : nullptr, *pull = p.normalise ? g.pull : nullptr;
-    double* slopes = p.decay ? g.slopes : nullptr;
     const int64_t count = tiles(p.time) * tiles(p.dim);
+    double *slopes = p.decay ? g.slopes : nullptr, *of_keys = slopes ? slopes + p.rows() * count : nullptr;
     const State& before = p.causal ? g.parts : g.last;
     if (p.causal) states(p, {g.k, g.v, nullptr, nullptr, g.parts, false}, {g.parts, g.initial, {}, false}, stream);
     if (p.normalise)
@@ -58,9 +58,7 @@ struct Ops {
 
     const State& after = p.causal ? g.parts : g.dinitial;
     states(p, {g.q, g.dout, inverse, pull, g.parts, true}, {g.parts, g.dlast, g.dinitial, true}, stream);
-    graded(
-        p, {g.k, g.v, g.dk, nullptr, g.q, g.dout, inverse, nullptr, pull, after, true, slopes ? slopes + p.rows() * count : nullptr},
-        stream);
+    graded(p, {g.k, g.v, g.dk, nullptr, g.q, g.dout, inverse, nullptr, pull, after, true, of_keys}, stream);
     mixed(p, {g.k, g.q, g.dout, inverse, after, true, false, g.dv, {}, nullptr, nullptr}, stream);
     if (!p.decay) return;
     constexpr int threads = L == 64 ? 256 : Shape<L>::threads;

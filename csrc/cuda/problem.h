@@ -65,8 +65,9 @@ struct Step {
 constexpr int64_t kTile = 64;         // frames and columns of a tile
 constexpr int64_t kMaxSegment = 512;  // of the causal op, whose powers of the decay lie in shared memory
 
-// Where within a segment all pairs of frames meet, and between segments states of dim · width floats are kept, twice the
-// larger width balances the work; the states then take an eighth of the memory of q, k, v and the output at the most.
+// Where within a segment all pairs of frames meet, and between segments states of dim · width floats are kept, twice
+// the larger width balances the work; the states then take at most an eighth of the memory of q, k, v and the output
+// in float32, a quarter in 16 bits.
 inline int64_t segment_frames(int64_t dim, int64_t width, bool causal, int64_t tile = kTile) {
   const int64_t tiles = ((dim > width ? dim : width) + tile - 1) / tile;
   const int64_t frames = (tiles < 1 ? 1 : tiles) * 2 * tile;

@@ -47,6 +47,7 @@ struct Shape {
   static constexpr int across = L / (4 * columns);           // warps side by side
   static constexpr int warps = L / (8 * rows) * across;
   static constexpr int threads = 32 * warps;
+  static constexpr int lines = L / warps;  // of a tile that one warp sums over
   static constexpr int operand = L * ldk;  // floats of an operand, whichever way it lies
   static_assert(operand >= K * ldl && 2 * operand >= L * ldl);
 };

@@ -36,16 +36,24 @@ T min(T a, T b) {
 
 namespace emulation {
 
-// Of the system, not std::barrier: that one spins, which costs most where threads are many and processors few.
+// Of the system, not std::barrier: that one spins, which costs most where threads are many and processors few. Two in
+// turn: a thread that wakes late from one takes over what the others knew when they came to it last, and if they have
+// been there again meanwhile, a race between the two times goes unseen.
 class Barrier {
  public:
-  explicit Barrier(int size) { pthread_barrier_init(&barrier_, nullptr, static_cast<unsigned>(size)); }
-  ~Barrier() { pthread_barrier_destroy(&barrier_); }
-  void wait() { pthread_barrier_wait(&barrier_); }
+  explicit Barrier(int size) {
+    for (pthread_barrier_t& one : two_) pthread_barrier_init(&one, nullptr, static_cast<unsigned>(size));
+  }
+  ~Barrier() {
+    for (pthread_barrier_t& one : two_) pthread_barrier_destroy(&one);
+  }
+  void wait(unsigned& turn) { pthread_barrier_wait(&two_[turn++ % 2]); }
 
  private:
-  pthread_barrier_t barrier_;
+  pthread_barrier_t two_[2];
 };
+
+inline thread_local unsigned block_turn, warp_turn;  // how often this thread waited
 
 struct Warp {
   Barrier barrier;
@@ -67,14 +75,14 @@ inline int removed = -1;  // the number of a __syncthreads(), in the order of th
 inline Warp& warp() { return *block->warps[threadIdx.x / 32]; }
 
 inline void synchronise(int number) {
-  if (number != removed) block->barrier.wait();
+  if (number != removed) block->barrier.wait(block_turn);
 }
 
 inline float shuffle(float x, int lane) {
   warp().lanes[threadIdx.x % 32] = x;
-  warp().barrier.wait();
+  warp().barrier.wait(warp_turn);
   const float result = warp().lanes[lane];
-  warp().barrier.wait();
+  warp().barrier.wait(warp_turn);
   return result;
 }
 
@@ -91,7 +99,7 @@ void launch(Kernel kernel, dim3 grid, dim3 size, const Arguments&... arguments) 
           for (unsigned x = 0; x < grid.x; ++x) {
             blockIdx = dim3(x, y, z);
             kernel(arguments...);
-            shared.barrier.wait();
+            shared.barrier.wait(block_turn);
           }
     });
   for (std::thread& thread : threads) thread.join();
@@ -100,7 +108,7 @@ void launch(Kernel kernel, dim3 grid, dim3 size, const Arguments&... arguments) 
 }  // namespace emulation
 
 #define __syncthreads() emulation::synchronise(__COUNTER__)
-#define __syncwarp() emulation::warp().barrier.wait()
+#define __syncwarp() emulation::warp().barrier.wait(emulation::warp_turn)
 #define __shfl_xor_sync(mask, x, step) emulation::shuffle(x, static_cast<int>(threadIdx.x % 32) ^ (step))
 #define ASR_LAUNCH(kernel, grid, block, stream, ...) \
   static_cast<void>(stream), emulation::launch(kernel, grid, block, __VA_ARGS__)
@@ -122,8 +130,8 @@ inline __nv_bfloat16 __float2bfloat16(float x) {
   return {static_cast<uint16_t>(std::bit_cast<uint32_t>(rounded(x, 16)) >> 16)};
 }
 
-// Warp matrix products 16 x 16 x 8. Every lane holds the whole operands but its own eighth of each row of the result, so
-// that what CUDA leaves to a barrier between lanes is left to one here too.
+// Warp matrix products 16 x 16 x 8. Every lane holds the whole operands but its own share of the result, so that what
+// CUDA leaves to a barrier between lanes is left to one here too.
 namespace nvcuda::wmma {
 
 struct matrix_a {};

@@ -58,7 +58,8 @@ void run(File& in, std::ofstream& out, const std::vector<int64_t>& head) {
   const Rows q = in.rows(kept), k = in.rows(kept), v = in.rows(kept), dout = in.rows(kept);
   const int64_t rows = p.rows(), states = rows * p.dim * p.width, sums = rows * p.dim;
   std::vector<int64_t> lengths = in.read<int64_t>(p.batch);
-  std::vector<float> table = in.read<float>(head[11] ? p.time * p.dim : 0), decay = in.read<float>(head[12] ? p.heads : 0);
+  std::vector<float> table = in.read<float>(head[11] ? p.time * p.dim : 0);
+  std::vector<float> decay = in.read<float>(head[12] ? p.heads : 0);
   std::vector<float> kv = in.read<float>(head[13] ? states : 0), ksum = in.read<float>(head[13] ? sums : 0);
   std::vector<float> dkv = in.read<float>(states), dksum = in.read<float>(sums);
   p.lengths = lengths.data();
@@ -70,13 +71,15 @@ void run(File& in, std::ofstream& out, const std::vector<int64_t>& head) {
   };
   const int64_t q_size = rows * p.time * p.dim * sizeof(T), v_size = rows * p.time * p.width * sizeof(T);
   const int64_t parts = p.causal ? p.segments() : std::max<int64_t>(1, p.segments());
-  Result y(v_size), last_kv(states * 4), last_ksum(sums * 4), parts_kv(parts * states * 4), parts_ksum(parts * sums * 4);
+  Result y(v_size), last_kv(states * 4), last_ksum(sums * 4);
+  Result parts_kv(parts * states * 4), parts_ksum(parts * sums * 4);
   State initial{}, last{last_kv.as(), last_ksum.as()}, part{parts_kv.as(), parts_ksum.as()};
   if (head[13]) initial = {kv.data(), ksum.data()};
   if (head[0] == 2) {
     Ops<type, L>::step(p, {q, k, v, like(y, p.width), initial}, nullptr);
-    for (const Result* r : {&y}) out.write(r->bytes.data(), r->bytes.size());
-    out.write(reinterpret_cast<char*>(kv.data()), states * 4), out.write(reinterpret_cast<char*>(ksum.data()), sums * 4);
+    out.write(y.bytes.data(), y.bytes.size());
+    out.write(reinterpret_cast<char*>(kv.data()), states * 4);
+    out.write(reinterpret_cast<char*>(ksum.data()), sums * 4);
     return;
   }
   Ops<type, L>::forward(p, {q, k, v, like(y, p.width), initial, last, part}, nullptr);

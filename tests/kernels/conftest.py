@@ -13,6 +13,14 @@ def kernels() -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture(scope="session", params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Each device whose kernels this machine can run."""
+    if request.param == "cuda" and (reason := build.load_cuda()):
+        pytest.skip(reason)
+    return request.param
+
+
 @pytest.fixture
 def threads():
     """Call it with a number of threads; the old number comes back afterwards."""

@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do [ "$1" = -o ] && : > "$2"; shift; done
 @pytest.fixture
 def compile_with(tmp_path, monkeypatch):
     """compile_with(shell lines) → a file with one line per call of the compiler. Caches are empty, here and later."""
-    cached = (build.compiler, build.key, build.load)
+    cached = (build.compiler, build.nvcc, build.key, build.load, build.load_cuda)
     monkeypatch.setenv("ASR_CACHE", str(tmp_path / "cache"))
 
     def use(action: str = "") -> Path:
@@ -40,6 +40,32 @@ def compile_with(tmp_path, monkeypatch):
     yield use
     for function in cached:
         function.cache_clear()
+
+
+NVCC = """#!/bin/sh
+[ "$1" = --version ] && echo "Cuda compilation tools, release {release}.9, V{release}.9.1" && exit 0
+[ "$1" = --list-gpu-code ] && echo "sm_80 sm_90 sm_121" && exit 0
+echo "$$ $*" >> "{log}"
+while [ $# -gt 0 ]; do [ "$1" = -o ] && : > "$2"; shift; done
+"""
+
+
+@pytest.fixture
+def nvcc_of(compile_with, tmp_path, monkeypatch):
+    """nvcc_of(CUDA release) → a file with one line per call of nvcc; torch is of CUDA 13."""
+    compile_with()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+
+    def use(release: int, folder: str = "a toolkit") -> Path:
+        log, script = tmp_path / f"{folder} calls", tmp_path / folder / "bin" / "nvcc"
+        script.parent.mkdir(parents=True)
+        script.write_text(NVCC.format(log=log, release=release))
+        script.chmod(0o755)
+        monkeypatch.setenv("CUDA_HOME", str(tmp_path / folder))
+        build.nvcc.cache_clear()
+        return log
+
+    return use
 
 
 def gone(process: int) -> bool:
@@ -197,3 +223,63 @@ def test_a_forced_backend_never_falls_back(monkeypatch):
     monkeypatch.setenv("ASR_KERNELS", "cuda")
     with pytest.raises(AsrError, match="ASR_KERNELS=cuda, but the tensors lie on cpu"):
         linear_attention(q, q, q, torch.tensor([5]))
+
+
+def test_the_cuda_library_is_one_of_its_own(nvcc_of):
+    calls = nvcc_of(13)
+    path = build.build(cuda=True)
+    assert path == build.library_path(cuda=True)
+    assert path.name.startswith("cuda-")
+    lines = calls.read_text().splitlines()
+    assert len(lines) == len(list(build.sources().glob("cuda/*.cu"))) + 1
+    for target in ("compute_80,code=sm_80", "compute_90,code=sm_90", "compute_90,code=compute_90"):
+        assert target in lines[0]
+    assert "sm_75" not in lines[0]  # this nvcc does not know it
+    assert "sm_121" not in lines[0]
+    assert build.build(cuda=True) == path
+    assert len(calls.read_text().splitlines()) == len(lines)
+    assert not build.library_path().exists()
+
+
+def test_nvcc_must_be_of_the_cuda_that_torch_has(nvcc_of, monkeypatch, tmp_path):
+    nvcc_of(12)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(build.BuildError, match=r"is of CUDA 12, but torch of CUDA 13"):
+        build.build(cuda=True)
+    nvcc_of(13, "another toolkit")
+    monkeypatch.setenv("PATH", str(tmp_path / "another toolkit" / "bin"))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "a toolkit"))
+    assert build.nvcc() == str(tmp_path / "another toolkit" / "bin" / "nvcc")
+    build.nvcc.cache_clear()
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(build.BuildError, match="torch was built without CUDA"):
+        build.nvcc()
+
+
+def test_without_nvcc_a_gpu_runs_in_torch(nvcc_of, monkeypatch, tmp_path, caplog):
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    build.nvcc.cache_clear()
+    assert not backend._active("cuda", torch.float32, "auto")
+    assert [record.message for record in caplog.records] == [
+        "attention on the GPU runs in PyTorch: no nvcc found ($CUDA_HOME/bin, then the PATH); it must be of CUDA 13, as"
+        " torch is"
+    ]
+    with pytest.raises(backend.KernelError, match="ASR_KERNELS=cuda, but no nvcc found"):
+        backend._active("cuda", torch.float32, "cuda")
+    with pytest.raises(backend.KernelError, match="this op has no CUDA kernel"):
+        backend._active("cuda", torch.float32, "cuda", False)
+
+
+def test_other_cuda_sources_another_cuda_library(compile_with, monkeypatch, tmp_path):
+    compile_with()
+    for name in ("cpu/a.cpp", "cuda/a.cu"):
+        (tmp_path / "csrc" / name).parent.mkdir(parents=True)
+        (tmp_path / "csrc" / name).write_text("int a;")
+    monkeypatch.setattr(build, "sources", lambda: tmp_path / "csrc")
+    build.key.cache_clear()
+    before = build.key(), build.key(True)
+    (tmp_path / "csrc" / "cuda" / "a.cu").write_text("int b;")
+    build.key.cache_clear()
+    assert build.key() == before[0]
+    assert build.key(True) != before[1]
