@@ -93,6 +93,7 @@ struct Sum {
   }
 };
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 namespace wmma = nvcuda::wmma;
 
 template <int L>
@@ -133,6 +134,7 @@ struct Sum<L, true> {
       wmma::store_matrix_sync(to + row(f) * S::ldl + column(f), x[f], S::ldl, wmma::mem_row_major);
   }
 };
+#endif
 
 // to[i * ld + j] = f(i, j) for a tile of `rows` x `columns`, neighbouring threads at neighbouring j.
 template <int L, int rows, int columns, typename F>

@@ -28,7 +28,7 @@ SHAPES = [  # batch, time, heads, dim, width
 class Case:
     """Random inputs, outputs and gradients of one shape."""
 
-    def __init__(self, shape, rotary=False, decay=False, start=False, seed=0):
+    def __init__(self, shape, rotary=False, decay=False, start=False, seed=0, device="cpu"):
         batch, time, heads, dim, width = shape
         generator = torch.Generator().manual_seed(seed)
         draw = lambda *size: torch.randn(*size, generator=generator)  # noqa: E731
@@ -44,7 +44,11 @@ class Case:
         self.decay = torch.rand(heads, generator=generator) * 0.5 + 0.49 if decay else None
         self.kv = draw(batch, heads, dim, width) if start else None
         self.ksum = draw(batch, heads, dim).abs() if start else None
-        self.douts = draw(batch, time, heads, width), draw(batch, heads, dim, width), draw(batch, heads, dim)
+        self.douts = [t.to(device) for t in (draw(batch, time, heads, width), draw(batch, heads, dim, width))]
+        self.douts.append(draw(batch, heads, dim).to(device))
+        for name in ("q", "k", "v", "lengths", "table", "decay", "kv", "ksum"):
+            if (tensor := getattr(self, name)) is not None:
+                setattr(self, name, tensor.to(device))
 
     def run(self, function, dtype=torch.float32, **options):
         cast = lambda t: None if t is None else t.to(dtype).detach().requires_grad_()  # noqa: E731
@@ -71,13 +75,14 @@ class Case:
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize(("rotary", "decay", "start"), [(0, 0, 0), (1, 0, 1), (0, 1, 1), (1, 1, 0)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_values_and_gradients(shape, rotary, decay, start, normalise):
-    Case(shape, rotary, decay, start).compare(normalise=normalise, tolerance=2e-4)
+def test_values_and_gradients(shape, rotary, decay, start, normalise, device):
+    Case(shape, rotary, decay, start, device=device).compare(normalise=normalise, tolerance=2e-4)
 
 
 @pytest.mark.parametrize("feature_map", ["relu", "identity"])
-def test_feature_maps(feature_map):
-    Case((2, 70, 2, 8, 6), True, True, True).compare(feature_map=feature_map, normalise=False, tolerance=2e-4)
+def test_feature_maps(feature_map, device):
+    case = Case((2, 70, 2, 8, 6), True, True, True, device=device)
+    case.compare(feature_map=feature_map, normalise=False, tolerance=2e-4)
 
 
 @settings(max_examples=200, deadline=None)
@@ -87,13 +92,13 @@ def test_feature_maps(feature_map):
     start=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_random_shapes(shape, decay, start, seed):
-    Case(shape, shape[3] % 2 == 0, decay, start, seed).compare(tolerance=1e-3)
+def test_random_shapes(shape, decay, start, seed, device):
+    Case(shape, shape[3] % 2 == 0, decay, start, seed, device).compare(tolerance=1e-3)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
-def test_half_precision(dtype, tolerance):
-    case = Case((2, 100, 2, 16, 16))
+def test_half_precision(dtype, tolerance, device):
+    case = Case((2, 100, 2, 16, 16), device=device)
     case.q, case.k, case.v = (t.to(dtype) for t in (case.q, case.k, case.v))
     mine = causal_linear_attention(case.q, case.k, case.v, case.lengths)
     exact = causal_linear_attention(case.q.double(), case.k.double(), case.v.double(), case.lengths)
@@ -128,8 +133,8 @@ def test_threads_and_batches_change_no_bit(shape, decay, threads):
     assert torch.equal(alone.kv[0], one["last kv"][last])
 
 
-def test_no_frame_sees_the_future():
-    case = Case((1, 100, 2, 8, 8), True)
+def test_no_frame_sees_the_future(device):
+    case = Case((1, 100, 2, 8, 8), True, device=device)
     before = causal_linear_attention(case.q, case.k, case.v, case.lengths, case.table).out
     for t in (1, 31, 32, 63, 99):
         q, k, v = (x.clone() for x in (case.q, case.k, case.v))
@@ -140,16 +145,16 @@ def test_no_frame_sees_the_future():
         assert not torch.equal(after[:, t], before[:, t])
 
 
-def test_a_state_goes_on_exactly():
-    case = Case((2, 90, 2, 8, 8), True, True)
-    lengths = torch.tensor([90, 90])
+def test_a_state_goes_on_exactly(device):
+    case = Case((2, 90, 2, 8, 8), True, True, device=device)
+    lengths = torch.tensor([90, 90], device=device)
     whole = causal_linear_attention(case.q, case.k, case.v, lengths, case.table, case.decay)
     parts, state, at = [], (None, None), 0
     for n in (1, 30, 32, 0, 27):
         piece = slice(at, at + n)
         out = causal_linear_attention(
             *(t[:, piece] for t in (case.q, case.k, case.v)),
-            torch.tensor([n, n]),
+            torch.tensor([n, n], device=device),
             case.table[piece],
             case.decay,
             *state,
@@ -160,13 +165,13 @@ def test_a_state_goes_on_exactly():
     torch.testing.assert_close(state, (whole.kv, whole.ksum), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["cpp", "reference"])
-def test_steps_are_the_recurrence(backend, monkeypatch):
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_steps_are_the_recurrence(backend, monkeypatch, device):
     monkeypatch.setenv("ASR_KERNELS", backend)
-    case = Case((2, 40, 3, 6, 5), True, True)
-    lengths = torch.tensor([40, 40])
+    case = Case((2, 40, 3, 6, 5), True, True, device=device)
+    lengths = torch.tensor([40, 40], device=device)
     whole = causal_linear_attention(case.q, case.k, case.v, lengths, case.table, case.decay)
-    kv, ksum = torch.zeros(2, 3, 6, 5), torch.zeros(2, 3, 6)
+    kv, ksum = torch.zeros(2, 3, 6, 5, device=device), torch.zeros(2, 3, 6, device=device)
     for t in range(40):
         frame = (x[:, t] for x in (case.q, case.k, case.v))
         out = causal_linear_step(*frame, kv, ksum, case.decay, case.table[t])
@@ -175,11 +180,11 @@ def test_steps_are_the_recurrence(backend, monkeypatch):
 
 
 @pytest.mark.parametrize("lengths", [[5, 0, 3, 0], [0, 0, 0, 0], [70, 1, 69, 33]])
-def test_padding_is_never_read_and_leaves_the_state_alone(lengths):
-    case = Case((4, 70, 2, 8, 8), decay=True, start=True)
-    case.lengths = torch.tensor(lengths)
+def test_padding_is_never_read_and_leaves_the_state_alone(lengths, device):
+    case = Case((4, 70, 2, 8, 8), decay=True, start=True, device=device)
+    case.lengths = torch.tensor(lengths, device=device)
     case.compare()
-    padding = (torch.arange(70) >= case.lengths[:, None])[..., None, None]
+    padding = (torch.arange(70, device=device) >= case.lengths[:, None])[..., None, None]
     clean = case.run(causal_linear_attention)
     case.q, case.k, case.v = (t.masked_fill(padding, float("nan")) for t in (case.q, case.k, case.v))
     dirty = case.run(causal_linear_attention)
@@ -191,9 +196,9 @@ def test_padding_is_never_read_and_leaves_the_state_alone(lengths):
 
 
 @pytest.mark.parametrize("decay", [0.0, 1e-6, 0.5, 1.0])
-def test_decay_from_nothing_to_everything(decay):
-    case = Case((1, 70, 2, 8, 8), start=True)
-    case.decay = torch.full((2,), decay)
+def test_decay_from_nothing_to_everything(decay, device):
+    case = Case((1, 70, 2, 8, 8), start=True, device=device)
+    case.decay = torch.full((2,), decay, device=device)
     mine = case.run(causal_linear_attention)
     assert all(t.isfinite().all() for t in mine.values())
     exact = reference(
@@ -204,9 +209,9 @@ def test_decay_from_nothing_to_everything(decay):
 
 
 @pytest.mark.parametrize("value", [-30.0, -1e4, 1e4])
-def test_extreme_inputs(value):
-    case = Case((1, 70, 1, 8, 8))
-    case.q = case.k = torch.full((1, 70, 1, 8), value)
+def test_extreme_inputs(value, device):
+    case = Case((1, 70, 1, 8, 8), device=device)
+    case.q = case.k = torch.full((1, 70, 1, 8), value, device=device)
     assert all(t.isfinite().all() for t in case.run(causal_linear_attention).values())
 
 
@@ -218,8 +223,8 @@ def test_what_is_not_finite_shows_from_there_on():
     assert out[40:].isnan().any(1).all()
 
 
-def test_stride_zero_gradient():
-    case = Case((2, 40, 2, 8, 8))
+def test_stride_zero_gradient(device):
+    case = Case((2, 40, 2, 8, 8), device=device)
     q = case.q.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
     causal_linear_attention(q, case.k, case.v, case.lengths).out.sum().backward()
     exact = case.q.double().requires_grad_()

@@ -35,6 +35,8 @@ def compile_program(folder: Path, sanitizer: str, sources: Path | None = None) -
     command += ["-Wno-unknown-pragmas"]
     command += [str(HERE / "linear_attention.cpp"), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True)
+    if "‘_Float16’ was not declared" in done.stderr or "'_Float16' was not declared" in done.stderr:
+        pytest.skip("this g++ has no _Float16")
     assert done.returncode == 0, done.stderr
     return program
 

@@ -25,13 +25,13 @@ SHAPES = [  # batch, time, heads, dim, width
 ]
 
 
-def inputs(batch, time, heads, dim, width, dtype=torch.float32, seed=0, lowest=None):
+def inputs(batch, time, heads, dim, width, dtype=torch.float32, seed=0, device="cpu"):
     generator = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(batch, time, heads, n, generator=generator).to(dtype) for n in (dim, dim, width))
     lengths = torch.randint(0, time + 1, (batch,), generator=generator)
     if batch:
         lengths[0] = time
-    return q, k, v, lengths
+    return tuple(t.to(device) for t in (q, k, v, lengths))
 
 
 def results(function, q, k, v, dout, *rest):
@@ -43,7 +43,7 @@ def results(function, q, k, v, dout, *rest):
 
 def compare(q, k, v, lengths, table=None, feature_map="elu", tolerance=3e-5, dout=None):
     if dout is None:
-        dout = torch.randn(v.shape, generator=torch.Generator().manual_seed(1)).to(v.dtype)
+        dout = torch.randn(v.shape, generator=torch.Generator().manual_seed(1)).to(v)
     mine = results(linear_attention, q, k, v, dout, lengths, table, feature_map)
     exact = results(reference, *(t.double() for t in (q, k, v, dout)), lengths, table, feature_map, 1e-6)
     for name, a, b in zip(("out", "dq", "dk", "dv"), mine, exact, strict=True):
@@ -56,8 +56,8 @@ def compare(q, k, v, lengths, table=None, feature_map="elu", tolerance=3e-5, dou
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("feature_map", FEATURE_MAPS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_values_and_gradients(shape, feature_map, rotary):
-    q, k, v, lengths = inputs(*shape)
+def test_values_and_gradients(shape, feature_map, rotary, device):
+    q, k, v, lengths = inputs(*shape, device=device)
     if feature_map == "identity":  # keep the normaliser away from 0, where every implementation loses digits
         q, k = q.abs(), k.abs()
     if feature_map == "relu":
@@ -66,7 +66,7 @@ def test_values_and_gradients(shape, feature_map, rotary):
         with pytest.raises(ValueError, match="even width"):
             rotary_table(shape[1], shape[3])
         return
-    table = rotary_table(shape[1], shape[3]) if rotary else None
+    table = rotary_table(shape[1], shape[3], device=device) if rotary else None
     compare(q, k, v, lengths, table, feature_map, tolerance=2e-4)
 
 
@@ -75,22 +75,22 @@ def test_values_and_gradients(shape, feature_map, rotary):
     shape=st.tuples(st.integers(0, 3), st.integers(0, 80), st.integers(1, 3), st.integers(1, 40), st.integers(1, 40)),
     seed=st.integers(0, 2**31),
 )
-def test_random_shapes(shape, seed):
-    compare(*inputs(*shape, seed=seed), tolerance=1e-3)
+def test_random_shapes(shape, seed, device):
+    compare(*inputs(*shape, seed=seed, device=device), tolerance=1e-3)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
-def test_half_precision_sums_in_float32(dtype, tolerance):
-    compare(*inputs(2, 300, 2, 16, 16, dtype), tolerance=tolerance)
-    q = torch.zeros(1, 40000, 1, 4, dtype=dtype)
-    v = torch.ones(1, 40000, 1, 4, dtype=dtype)  # key sums of 40,000 and more would overflow float16
-    out = linear_attention(q, q, v, torch.tensor([40000]))
+def test_half_precision_sums_in_float32(dtype, tolerance, device):
+    compare(*inputs(2, 300, 2, 16, 16, dtype, device=device), tolerance=tolerance)
+    q = torch.zeros(1, 40000, 1, 4, dtype=dtype, device=device)
+    v = torch.ones(1, 40000, 1, 4, dtype=dtype, device=device)  # key sums of 40,000 and more would overflow float16
+    out = linear_attention(q, q, v, torch.tensor([40000], device=device))
     torch.testing.assert_close(out, torch.ones_like(out))
 
 
-def test_any_strides():
+def test_any_strides(device):
     """Transposed, interleaved, expanded and reversed layouts, and a gradient of stride 0 (`.sum().backward()`)."""
-    q, k, v, lengths = inputs(2, 70, 3, 8, 8)
+    q, k, v, lengths = inputs(2, 70, 3, 8, 8, device=device)
     joined = torch.stack([q, k, v], 2).transpose(0, 1).contiguous().transpose(0, 1)  # (2, 70, 3 tensors, 3, 8)
     compare(*joined.unbind(2), lengths)
     heads_first = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
@@ -98,16 +98,16 @@ def test_any_strides():
     dim_first = [t.permute(3, 1, 2, 0).contiguous().permute(3, 1, 2, 0) for t in (q, k, v)]
     compare(*dim_first, lengths)
     compare(q[:, :1].expand(-1, 70, -1, -1), k[:1].expand(2, -1, -1, -1), v, lengths)
-    compare(q, k, v, lengths, dout=torch.ones(()).expand(v.shape))
+    compare(q, k, v, lengths, dout=torch.ones((), device=device).expand(v.shape))
 
 
 @pytest.mark.parametrize("lengths", [[5, 0, 3, 0], [0, 0, 0, 0], [70, 1, 69, 70], [99, 70, 2, -3]])
-def test_lengths(lengths):
+def test_lengths(lengths, device):
     """Empty rows give 0 with 0 gradient, not NaN; what stands in the padding, even NaN, is never read."""
-    q, k, v, _ = inputs(4, 70, 2, 8, 8)
-    lengths = torch.tensor(lengths)
+    q, k, v, _ = inputs(4, 70, 2, 8, 8, device=device)
+    lengths = torch.tensor(lengths, device=device)
     compare(q, k, v, lengths)
-    padding = torch.arange(70) >= lengths[:, None]
+    padding = torch.arange(70, device=device) >= lengths[:, None]
     clean = linear_attention(q, k, v, lengths)
     dirty = linear_attention(*(t.masked_fill(padding[..., None, None], float("nan")) for t in (q, k, v)), lengths)
     assert torch.equal(clean, dirty)
@@ -115,14 +115,14 @@ def test_lengths(lengths):
 
 
 @pytest.mark.parametrize("value", [-30.0, -1e4, 1e4])
-def test_extreme_inputs(value):
+def test_extreme_inputs(value, device):
     """φ must not underflow to 0/0, nor its slope to NaN."""
-    q = torch.full((1, 50, 1, 8), value)
-    v = torch.randn(1, 50, 1, 8)
-    for t in results(linear_attention, q, q, v, torch.ones_like(v), torch.tensor([50])):
+    q = torch.full((1, 50, 1, 8), value, device=device)
+    v, lengths = torch.randn(1, 50, 1, 8, device=device), torch.tensor([50], device=device)
+    for t in results(linear_attention, q, q, v, torch.ones_like(v), lengths):
         assert t.isfinite().all()
     if value > -1e4:
-        out = linear_attention(q, q, v, torch.tensor([50]), eps=1e-30)
+        out = linear_attention(q, q, v, lengths, eps=1e-30)
         torch.testing.assert_close(out, v.mean(1, keepdim=True).expand_as(v), atol=1e-4, rtol=1e-4)
 
 
