@@ -53,7 +53,7 @@ def lsh_attention(
         raise ValueError(f"rotation must be (rounds, {qk.shape[3]}, columns), got {tuple(rotation.shape)}")
     if bucket_size < 1:
         raise ValueError(f"bucket_size must be at least 1, got {bucket_size}")
-    if not compiled(qk, v):
+    if not compiled(qk, v, cuda=False):
         return reference(qk, v, lengths, rotation, bucket_size, causal)
     qk, v = common(qk, v)
     rotation = rotation.float().contiguous()
