@@ -1,11 +1,7 @@
 """LSH attention (Reformer): each frame looks only at frames whose shared query-key vector hashes near its own.
 
-Kitaev, Kaiser, Levskaya, "Reformer: The Efficient Transformer", ICLR 2020, section 2. Per round: hash by a random
-rotation, h(x) = argmax([xR; -xR]); stable sort by (bucket, time); cut the sorted frames into chunks of `bucket_size`;
-attend within the own chunk and the one before. Queries are also the keys, the keys scaled to unit length; a frame
-looks at itself only if it sees nothing else. Rounds are combined by their log-sum-exp (its equation 7), where a pair
-that meets in several rounds counts once (its N_ij): the result is exact softmax attention over the union of what the
-rounds let meet.
+Kitaev, Kaiser, Levskaya, "Reformer: The Efficient Transformer", ICLR 2020, section 2; `asr.kernels.lsh` defines every
+step. The result is exact softmax attention over the union of the pairs that the rounds let meet.
 
 Cost O(rounds · N · bucket_size · D) per head. The number of buckets follows from each utterance's own length, and
 chunks are cut from its own frames, so that padding changes nothing.

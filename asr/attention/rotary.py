@@ -5,8 +5,9 @@ Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+
+from asr.kernels.features import rotary_table, turn
 
 
 def rotate(x: Tensor, start: int = 0, base: float = 10000.0) -> Tensor:
@@ -14,9 +15,5 @@ def rotate(x: Tensor, start: int = 0, base: float = 10000.0) -> Tensor:
 
     D must be even. Angles are computed in float32 whatever the dtype of x.
     """
-    time, half = x.shape[-2], x.shape[-1] // 2
-    rate = base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = torch.arange(start, start + time, device=x.device, dtype=torch.float32)[:, None] * rate
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    table = rotary_table(x.shape[-2], x.shape[-1], start, base, device=x.device)
+    return turn(x.unsqueeze(-2), table).squeeze(-2)

@@ -105,7 +105,7 @@ def _epoch(lengths: str, samples: int, repeats: int) -> list[EpochTime]:
     if lengths == "wsj":
         cases["WSJ's lengths, 37,416 utterances"] = bench_epoch.wsj_lengths()
     else:
-        cases = {f"{n} frames each": [n] * 10_000 for n in _numbers("--lengths", lengths)}
+        cases = {f"10,000 utterances of {n} frames each": [n] * 10_000 for n in _numbers("--lengths", lengths)}
     for name, sizes in cases.items():
         few = samples if lengths == "wsj" else 2
         found = bench_epoch.measure(sizes, samples=few, repeats=repeats, report=_progress)

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from asr.errors import AsrError
 from asr.kernels import build
 
-LIBRARY = torch.library.Library("asr", "DEF")  # schemas stand beside each op; csrc/ registers what computes them
+LIBRARY = library.Library("asr", "DEF")  # schemas stand beside each op; csrc/ registers what computes them
 CHOICES = ("auto", "reference", "cpp", "cuda")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

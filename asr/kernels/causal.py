@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from asr.kernels.backend import LIBRARY, compiled
 from asr.kernels.features import FEATURE_MAPS, check, common, turn, wide
@@ -189,14 +189,14 @@ LIBRARY.define(
 )
 
 
-@torch.library.register_fake("asr::causal_linear_attention", lib=LIBRARY)
+@library.register_fake("asr::causal_linear_attention", lib=LIBRARY)
 def _fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     batch, _, heads, dim = q.shape
     kv = v.new_empty(batch, heads, dim, v.shape[3], dtype=torch.float32)
     return v.new_empty(v.shape), kv, v.new_empty(batch, heads, dim, dtype=torch.float32)
 
 
-@torch.library.register_fake("asr::causal_linear_attention_backward", lib=LIBRARY)
+@library.register_fake("asr::causal_linear_attention_backward", lib=LIBRARY)
 def _fake_backward(
     dout: Tensor, dkv: Tensor, dksum: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
@@ -204,7 +204,7 @@ def _fake_backward(
     return (*(t.new_empty(t.shape) for t in (q, k, v, dkv, dksum)), slope)
 
 
-@torch.library.register_fake("asr::causal_linear_step", lib=LIBRARY)
+@library.register_fake("asr::causal_linear_step", lib=LIBRARY)
 def _fake_step(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
     return v.new_empty(v.shape)
 
@@ -224,4 +224,4 @@ def _backward(ctx: Any, dout: Tensor, dkv: Tensor, dksum: Tensor) -> tuple[Tenso
     return (dq, dk, dv, None, None, ddecay, *start, None, None, None)
 
 
-torch.library.register_autograd("asr::causal_linear_attention", _backward, setup_context=_save, lib=LIBRARY)
+library.register_autograd("asr::causal_linear_attention", _backward, setup_context=_save, lib=LIBRARY)

@@ -38,11 +38,11 @@ def rotary_table(
 
 
 def turn(x: Tensor, table: Tensor | None) -> Tensor:
-    """x (batch, time, heads, dim) with each pair (x_i, x_{i + dim/2}) turned by its frame's angle; None leaves x."""
+    """x (…, time, heads, dim) with each pair (x_i, x_{i + dim/2}) turned by its frame's angle; None leaves x."""
     if table is None:
         return x
     a, b = x.chunk(2, dim=-1)
-    cos, sin = table.to(x.dtype)[: x.shape[1], None].chunk(2, dim=-1)
+    cos, sin = table.to(x.dtype)[: x.shape[-3], None].chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from asr.kernels.backend import LIBRARY, compiled
 from asr.kernels.features import FEATURE_MAPS, check, common, turn, wide
@@ -82,7 +82,7 @@ LIBRARY.define(
 )
 
 
-@torch.library.register_fake("asr::linear_attention", lib=LIBRARY)
+@library.register_fake("asr::linear_attention", lib=LIBRARY)
 def _fake(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, feature_map: str, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,7 +91,7 @@ def _fake(
     return v.new_empty(v.shape), kv, v.new_empty(batch, heads, dim, dtype=torch.float32)
 
 
-@torch.library.register_fake("asr::linear_attention_backward", lib=LIBRARY)
+@library.register_fake("asr::linear_attention_backward", lib=LIBRARY)
 def _fake_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
@@ -106,4 +106,4 @@ def _backward(ctx: Any, dout: Tensor, dkv: Tensor, dksum: Tensor) -> tuple[Tenso
     return (*gradients, None, None, None, None)
 
 
-torch.library.register_autograd("asr::linear_attention", _backward, setup_context=_save, lib=LIBRARY)
+library.register_autograd("asr::linear_attention", _backward, setup_context=_save, lib=LIBRARY)

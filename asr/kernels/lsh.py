@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, library
 
 from asr.kernels.backend import LIBRARY, compiled
 from asr.kernels.features import check, common, wide
@@ -165,7 +165,7 @@ LIBRARY.define(
 )
 
 
-@torch.library.register_fake("asr::lsh_attention", lib=LIBRARY)
+@library.register_fake("asr::lsh_attention", lib=LIBRARY)
 def _fake(
     qk: Tensor, v: Tensor, lengths: Tensor, rotation: Tensor, bucket_size: int, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,7 +174,7 @@ def _fake(
     return v.new_empty(v.shape), v.new_empty(batch, heads, time, dtype=torch.float32), order
 
 
-@torch.library.register_fake("asr::lsh_attention_backward", lib=LIBRARY)
+@library.register_fake("asr::lsh_attention_backward", lib=LIBRARY)
 def _fake_backward(dout: Tensor, qk: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return qk.new_empty(qk.shape), v.new_empty(v.shape)
 
@@ -189,4 +189,4 @@ def _backward(ctx: Any, dout: Tensor, dlse: Tensor, dorder: Tensor) -> tuple[Ten
     return (*gradients, None, None, None, None)
 
 
-torch.library.register_autograd("asr::lsh_attention", _backward, setup_context=_save, lib=LIBRARY)
+library.register_autograd("asr::lsh_attention", _backward, setup_context=_save, lib=LIBRARY)

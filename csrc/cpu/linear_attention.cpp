@@ -12,40 +12,18 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
-#include "feature_maps.h"
 #include "gemm.h"
+#include "linear_inputs.h"
 
 namespace asr {
 namespace {
 
-constexpr int64_t kSegment = 512;  // frames: long enough that adding up segments costs nothing
 constexpr int64_t kTile = 32;      // frames at once: a tile of k, v and their sum stay in a first-level cache of 32 KB
 
-struct Problem {
-  Rows q, k, v;
-  const int64_t* lengths;
-  const float* table;  // (time, dim) or null
-  FeatureMap map;
-  float eps;
-  int64_t heads, segments, d, m, state;  // d, m: padded widths; state: floats of one head's S and z
+struct Problem : LinearInputs {
+  int64_t state = q.dim * m + d;  // floats of one head's S and z
 
-  Problem(
-      const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, const std::optional<Tensor>& table,
-      const std::string& map, double eps)
-      : q(q), k(k), v(v),
-        lengths(lengths.const_data_ptr<int64_t>()),
-        table(table ? table->const_data_ptr<float>() : nullptr),
-        map(feature_map(map)),
-        eps(static_cast<float>(eps)),
-        heads(this->q.batch * this->q.heads),
-        segments(std::max<int64_t>(1, (this->q.time + kSegment - 1) / kSegment)),
-        d(padded(this->q.dim)), m(padded(this->v.dim)),
-        state(this->q.dim * m + d) {
-    check_rows(q, k, v, lengths);
-    check_table(table, q);
-  }
-
-  int64_t length(int64_t b) const { return std::clamp<int64_t>(lengths[b], 0, q.time); }
+  using LinearInputs::LinearInputs;
 
   // Calls f(b, h, unit, start, stop) for the real frames of every segment of every head.
   template <typename F>
@@ -65,22 +43,6 @@ struct Problem {
         for (int64_t s = 1; s < segments; ++s)
           add(sums + head * segments * state, sums + (head * segments + s) * state, state);
     });
-  }
-
-  // φ of rows start … start + count into `phi`; → what the numerator uses: phi itself, or `turned`.
-  const float* features(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* phi, float* turned) const {
-    load_rows(x, b, h, start, count, phi, d);
-    apply(map, phi, count, x.dim, d);
-    if (!table) return phi;
-    turn(turned, phi, table + start * x.dim, count, x.dim, d);
-    return turned;
-  }
-
-  // A gradient for the numerator's features → for φ.
-  void turn_back(float* gradient, float* scratch, int64_t start, int64_t count) const {
-    if (!table) return;
-    std::copy_n(gradient, count * d, scratch);
-    turn(gradient, scratch, table + start * q.dim, count, q.dim, d, -1);
   }
 };
 
@@ -137,7 +99,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     Tensor dout, Tensor q, Tensor k, Tensor v, Tensor lengths, std::optional<Tensor> table, Tensor kv, Tensor ksum,
     std::string map, double eps) {
   const Problem p(q, k, v, lengths, table, map, eps);
-  const Rows dy(dout);
+  const Rows dy = p.gradient(dout);
   Tensor dq = torch::stable::new_empty(q, q.sizes()), dk = torch::stable::new_empty(k, k.sizes());
   Tensor dv = torch::stable::new_empty(v, v.sizes());
   const Rows to_q(dq), to_k(dk), to_v(dv);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import library as torch_library
 
 from asr.kernels import backend, build, causal_linear_attention, linear_attention, rotary_table
 
@@ -128,6 +129,6 @@ def test_more_than_two_billion_elements(op):
 def test_opcheck():
     q, k, v = (t.requires_grad_() for t in draw(2, 40, 2, 6, 5))
     lengths, table = torch.tensor([40, 20], device="cuda"), rotary_table(40, 6, device=q.device)
-    torch.library.opcheck(torch.ops.asr.linear_attention, (q, k, v, lengths, table, "elu", 1e-6))
+    torch_library.opcheck(torch.ops.asr.linear_attention, (q, k, v, lengths, table, "elu", 1e-6))
     arguments = (q, k, v, lengths, table, None, None, None, "elu", True, 1e-6)
-    torch.library.opcheck(torch.ops.asr.causal_linear_attention, arguments)
+    torch_library.opcheck(torch.ops.asr.causal_linear_attention, arguments)

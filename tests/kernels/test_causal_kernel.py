@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import library
 
 from asr.kernels import causal_linear_attention, causal_linear_step, rotary_table
 from asr.kernels.causal import reference
@@ -237,10 +238,10 @@ def test_opcheck_and_compile():
     leaves = [t.requires_grad_() for t in (case.q, case.k, case.v)]
     more = [case.decay.requires_grad_(), case.kv.requires_grad_(), case.ksum.requires_grad_()]
     arguments = (*leaves, case.lengths, case.table, *more, "elu", True, 1e-6)
-    torch.library.opcheck(torch.ops.asr.causal_linear_attention, arguments)
+    library.opcheck(torch.ops.asr.causal_linear_attention, arguments)
     with torch.no_grad():
         step = (*(t[:, 0] for t in leaves), case.table[0], case.decay, case.kv.clone(), case.ksum.clone())
-        torch.library.opcheck(torch.ops.asr.causal_linear_step, (*step, "elu", True, 1e-6))
+        library.opcheck(torch.ops.asr.causal_linear_step, (*step, "elu", True, 1e-6))
     compiled = torch.compile(causal_linear_attention, fullgraph=True, backend="aot_eager")
     for name, a in case.run(compiled).items():
         torch.testing.assert_close(a, case.run(causal_linear_attention)[name], msg=name)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import library
 
 from asr.kernels import FEATURE_MAPS, linear_attention, rotary_table
 from asr.kernels.linear import reference
@@ -164,7 +165,7 @@ def test_opcheck():
     """Schema, fake kernel, autograd registration and tracing agree with what the op does."""
     q, k, v, lengths = inputs(2, 40, 2, 6, 5)
     q, k, v = (t.requires_grad_() for t in (q, k, v))
-    torch.library.opcheck(torch.ops.asr.linear_attention, (q, k, v, lengths, rotary_table(40, 6), "elu", 1e-6))
+    library.opcheck(torch.ops.asr.linear_attention, (q, k, v, lengths, rotary_table(40, 6), "elu", 1e-6))
 
 
 def test_compiles_without_a_graph_break():

@@ -1,0 +1,178 @@
+// The gradients of causal linear attention (causal_linear_attention.cpp).
+//
+// With n_t = dy_t / den_t and c_t = -(dy_t·y_t) / den_t = -(φ(q_t)·S_t n_t) / den_t:
+//     dφ(q_t) = S_t n_t + c_t z_t                              forwards, with the states of the forward pass
+//     dφ(k_s) = R_s v_s + r_s,  dv_s = R_sᵀ φ(k_s)             backwards
+//     R_s = Σ_{t≥s} a^(t-s) φ(q_t) n_tᵀ,  r_s = Σ_{t≥s} a^(t-s) c_t φ(q_t)
+// The slope of ln a is Σ_t t (φ(q_t)·dφ(q_t) - φ(k_t)·dφ(k_t)), with the initial state as a key at -1 and the final one as a
+// query at the last frame.
+
+#include <tuple>
+
+#include <torch/csrc/stable/library.h>
+
+#include "causal_chunk.h"
+
+namespace asr::causal {
+namespace {
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
+    Tensor dout, Tensor dkv, Tensor dksum, Tensor q, Tensor k, Tensor v, Tensor lengths, Optional table, Optional decay,
+    Optional kv, Optional ksum, Tensor last_kv, Tensor last_sum, std::string map, bool normalise, double eps) {
+  const Problem x(q, k, v, lengths, table, decay, map, normalise, eps);
+  const Rows dy = x.gradient(dout);
+  check_state(dkv, {x.q.batch, x.q.heads, x.q.dim, x.v.dim}), check_state(dksum, {x.q.batch, x.q.heads, x.q.dim});
+  Tensor dq = torch::stable::new_empty(q, q.sizes()), dk = torch::stable::new_empty(k, k.sizes());
+  Tensor dv = torch::stable::new_empty(v, v.sizes());
+  Tensor first_kv = torch::stable::new_empty(dkv, dkv.sizes()), first_sum = torch::stable::new_empty(dksum, dksum.sizes());
+  Tensor slope = torch::stable::new_zeros(v, {x.q.batch, x.q.heads}, ScalarType::Float);
+  const Rows to_q(dq), to_k(dk), to_v(dv);
+  const Buffer inverse(x.heads * x.q.time), pull(x.heads * x.q.time);  // 1 / den_t and c_t
+  const Buffer slopes(2 * x.heads * x.segments), last(x.heads * x.state);
+  clear(slopes, 2 * x.heads * x.segments);
+  const float* initial[2] = {kv ? kv->const_data_ptr<float>() : nullptr, ksum ? ksum->const_data_ptr<float>() : nullptr};
+
+  x.walk(
+      initial[0], initial[1], last, true,
+      [&](const Piece& at, const float* before, float* part, bool write) {
+        const auto [b, h, head, segment, start, stop, end] = at;
+        const Powers a = x.powers(h);
+        Workspace w(x);
+        float* part_z = part + x.d * x.m;
+        double total = 0;
+        for (int64_t t = start; t < stop; t += kChunk) {
+          const int64_t count = std::min(kChunk, stop - t);
+          const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k);
+          const Matrix values = view_rows(x.v, b, h, t, count, w.values, x.m);
+          if (!write) {
+            for (int64_t i = 0; i < count; ++i) remember(part_z, w.phi_k + i * x.d, x.d, a);
+            absorb(x, part, fk, values.data, values.ld, a, count, w.scaled);
+            continue;
+          }
+          const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q);
+          load_rows(dy, b, h, t, count, w.gradient_m, x.m);
+          float* weights = inverse + head * x.q.time + t;
+          for (int64_t i = 0; i < count; ++i) {
+            remember(part_z, w.phi_k + i * x.d, x.d, a);
+            combine(w.sums + i * x.d, before + x.d * x.m, a.at(t - start + i + 1), part_z, x.d);
+            weights[i] = x.normalise ? 1 / (dot(w.phi_q + i * x.d, w.sums + i * x.d, x.d) + x.eps) : 1;
+            scale(w.gradient_m + i * x.m, x.m, weights[i]);
+          }
+          combine(w.now, before, a.at(t - start), part, x.d * x.m);
+          transpose(w.turned_state, x.d, w.now, x.m, x.d, x.m);
+          clear(w.gradient_d, count * x.d);
+          const float* reach = a.base == 1 ? static_cast<float*>(w.gradient_m)
+                                           : weighted(w.scaled, w.gradient_m, x.m, a, 1, 1, count, x.m);
+          gemm(w.gradient_d, x.d, reach, x.m, 1, w.turned_state, x.d, count, x.d, x.v.dim);
+          turn_over(w.across_m, const_cast<float*>(values.data), values.ld, count, x.m, w.scratch);
+          triangle(w.dp, w.gradient_m, x.m, w.across_m, x.v.dim, count, a);
+          lower(w.gradient_d, x.d, w.dp, fk, x.d, count, x.d);
+          float* c = pull + head * x.q.time + t;
+          for (int64_t i = 0; i < count; ++i)
+            c[i] = x.normalise ? -weights[i] * dot(fq + i * x.d, w.gradient_d + i * x.d, x.d) : 0;
+          x.turn_back(w.gradient_d, w.scratch, t, count);
+          for (int64_t i = 0; i < count; ++i) {
+            add(w.gradient_d + i * x.d, w.sums + i * x.d, x.d, c[i]);
+            if (x.decay) total += static_cast<double>(t + i) * dot(w.phi_q + i * x.d, w.gradient_d + i * x.d, x.d);
+          }
+          apply_slope(x.map, w.gradient_d, w.phi_q, count, x.d);
+          store_rows(to_q, b, h, t, count, w.gradient_d, x.d);
+          absorb(x, part, fk, values.data, values.ld, a, count, w.scaled);
+        }
+        if (!write) return;
+        slopes[2 * (head * x.segments + segment)] = static_cast<float>(total);
+        zero_rows(to_q, b, h, stop, end);
+      });
+
+  x.walk(
+      dkv.const_data_ptr<float>(), dksum.const_data_ptr<float>(), last, false,
+      [&](const Piece& at, const float* after, float* part, bool write) {
+        const auto [b, h, head, segment, start, stop, end] = at;
+        const Powers a = x.powers(h);
+        Workspace w(x);
+        float* part_z = part + x.d * x.m;
+        double total = 0;
+        const int64_t chunks = (stop - start + kChunk - 1) / kChunk;
+        for (int64_t t = start + (chunks - 1) * kChunk; t >= start; t -= kChunk) {
+          const int64_t count = std::min(kChunk, stop - t), last_frame = t + count - 1;
+          const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q);
+          const float *weights = inverse + head * x.q.time + t, *c = pull + head * x.q.time + t;
+          load_rows(dy, b, h, t, count, w.gradient_m, x.m);
+          for (int64_t i = 0; i < count; ++i) scale(w.gradient_m + i * x.m, x.m, weights[i]);
+          if (write) {
+            const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k);
+            const Matrix values = view_rows(x.v, b, h, t, count, w.values, x.m);
+            const float far = a.at(stop - 1 - last_frame);  // from the chunk's last frame to the segment's
+            combine(w.now, after, far, part, x.d * x.m);
+            transpose(w.turned_state, x.d, w.now, x.m, x.d, x.m);
+            clear(w.gradient_d, count * x.d);
+            const float* reach =
+                a.base == 1 ? values.data : weighted(w.scaled, values.data, values.ld, a, count - 1, -1, count, x.m);
+            gemm(w.gradient_d, x.d, reach, a.base == 1 ? values.ld : x.m, 1, w.turned_state, x.d, count, x.d, x.v.dim);
+            turn_over(w.across_m, const_cast<float*>(values.data), values.ld, count, x.m, w.scratch);
+            triangle(w.dp, w.gradient_m, x.m, w.across_m, x.v.dim, count, a);
+            upper(w.gradient_d, x.d, w.dp, fq, x.d, count, x.d);
+            x.turn_back(w.gradient_d, w.scratch, t, count);
+
+            clear(w.result, count * x.m);
+            reach = a.base == 1 ? fk : weighted(w.scaled, fk, x.d, a, count - 1, -1, count, x.d);
+            gemm(w.result, x.m, reach, x.d, 1, w.now, x.m, count, x.m, x.q.dim);
+            turn_over(w.across_d, const_cast<float*>(fk), x.d, count, x.d, w.scratch);
+            triangle(w.p, fq, x.d, w.across_d, x.q.dim, count, a);
+            upper(w.result, x.m, w.p, w.gradient_m, x.m, count, x.m);
+            store_rows(to_v, b, h, t, count, w.result, x.m);
+          }
+          // part_z: r without what comes after the segment.
+          for (int64_t i = count - 1; i >= 0; --i) {
+            remember(part_z, w.phi_q + i * x.d, x.d, a, c[i]);
+            if (!write) continue;
+            combine(w.z, after + x.d * x.m, a.at(stop - 1 - t - i), part_z, x.d);
+            add(w.gradient_d + i * x.d, w.z, x.d);
+            if (x.decay) total -= static_cast<double>(t + i) * dot(w.phi_k + i * x.d, w.gradient_d + i * x.d, x.d);
+          }
+          if (write) {
+            apply_slope(x.map, w.gradient_d, w.phi_k, count, x.d);
+            store_rows(to_k, b, h, t, count, w.gradient_d, x.d);
+          }
+          // part becomes Σ_{t'≥t} a^(t'-(t-1)) …: what the frame before this chunk sees of it.
+          if (a.base != 1) scale(part, x.d * x.m, a[count]);
+          const float* f = a.base == 1 ? fq : weighted(w.scaled, fq, x.d, a, 1, 1, count, x.d);
+          gemm(part, x.m, f, 1, x.d, w.gradient_m, x.m, x.q.dim, x.m, count);
+        }
+        if (a.base != 1 && stop > start) scale(part_z, x.d, a.base);  // likewise seen from the frame before the segment
+        if (!write) return;
+        slopes[2 * (head * x.segments + segment) + 1] = static_cast<float>(total);
+        zero_rows(to_k, b, h, stop, end);
+        zero_rows(to_v, b, h, stop, end);
+      });
+
+  for (int64_t head = 0; head < x.heads; ++head) {
+    const float* s = last + head * x.state;
+    float* to_kv = first_kv.mutable_data_ptr<float>() + head * x.q.dim * x.v.dim;
+    float* to_sum = first_sum.mutable_data_ptr<float>() + head * x.q.dim;
+    store_matrix(to_kv, s, x.q.dim, x.v.dim, x.m);
+    std::copy_n(s + x.d * x.m, x.q.dim, to_sum);
+    if (!x.decay) continue;
+    double total = 0;
+    for (int64_t i = 0; i < 2 * x.segments; ++i) total += slopes[2 * head * x.segments + i];
+    const double final_frame = static_cast<double>(x.length(head / x.q.heads)) - 1;
+    const auto inner = [&](const float* a, const float* b, int64_t n) {
+      double sum = 0;
+      for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * b[i];
+      return sum;
+    };
+    const int64_t at_kv = head * x.q.dim * x.v.dim, at_sum = head * x.q.dim, n = x.q.dim * x.v.dim;
+    total += final_frame * inner(last_kv.const_data_ptr<float>() + at_kv, dkv.const_data_ptr<float>() + at_kv, n);
+    total += final_frame * inner(last_sum.const_data_ptr<float>() + at_sum, dksum.const_data_ptr<float>() + at_sum, x.q.dim);
+    if (kv) total += inner(initial[0] + at_kv, to_kv, n) + inner(initial[1] + at_sum, to_sum, x.q.dim);
+    slope.mutable_data_ptr<float>()[head] = static_cast<float>(total);
+  }
+  return {dq, dk, dv, first_kv, first_sum, slope};
+}
+
+}  // namespace
+}  // namespace asr::causal
+
+STABLE_TORCH_LIBRARY_IMPL(asr, CPU, m) {
+  m.impl("causal_linear_attention_backward", TORCH_BOX(&asr::causal::backward));
+}
