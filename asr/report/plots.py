@@ -44,6 +44,8 @@ def plot_curves(curves: Sequence[Curve], ylabel: str, path: Path) -> None:
     axes.set_xlabel("epoch")
     axes.set_ylabel(ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if max((max(curve.epochs, default=1) for curve in curves), default=1) == 1:
+        axes.set_xlim(0, 2)  # by itself the axis would show thousandths of an epoch
     _scale(axes, "y", [v for curve in curves for v in curve.values])
     if curves:
         axes.legend(frameon=False)

@@ -41,6 +41,12 @@ def test_curves_have_labels_units_and_a_log_axis_where_values_span_much(monkeypa
     assert axes.get_yscale() == "linear"
 
 
+def test_one_epoch_has_whole_numbers_on_its_axis(monkeypatch):
+    figure = drawn(monkeypatch, lambda path: plot_curves([Curve("a", [1], [99.0])], "PER (%)", path))
+    ticks = figure.axes[0].get_xticks()
+    assert [t for t in ticks if 0 <= t <= 2] == [0, 1, 2]
+
+
 def test_names_of_points_do_not_overlap(monkeypatch):
     figure = drawn(monkeypatch, lambda path: plot_rate_by_time(ROWS, path))
     test, dev = figure.axes
