@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 
@@ -18,6 +19,7 @@ def nvcc() -> str | None:
 
 
 @pytest.mark.skipif(nvcc() is None, reason="no nvcc of the CUDA version that torch has")
+@pytest.mark.skipif(not os.environ.get("CI"), reason="takes a minute: CI=true runs it")
 @pytest.mark.parametrize(
     ("unit", "architectures"),
     [("kernels_float", (80, 90)), ("kernels_bfloat16", (80, 90)), ("kernels_half", (75, 80, 90))],  # 75: no TF32

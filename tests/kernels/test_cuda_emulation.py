@@ -25,7 +25,10 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAPS = ("elu", "relu", "identity")
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
-pytestmark = pytest.mark.skipif(not COMPILER or not build.sources().joinpath("cuda").is_dir(), reason="no g++")
+pytestmark = [
+    pytest.mark.skipif(not COMPILER or not build.sources().joinpath("cuda").is_dir(), reason="no g++"),
+    pytest.mark.skipif(not os.environ.get("CI"), reason="takes a minute: CI=true runs it"),
+]
 
 
 def compile_program(folder: Path, sanitizer: str, sources: Path | None = None) -> Path:

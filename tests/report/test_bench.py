@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
 
 import pytest
 import torch
@@ -71,6 +72,7 @@ def tiny(monkeypatch):
         "Bi-LSTM": ModelConfig(encoder=BilstmConfig(layers=1, hidden=4)),
     }
     monkeypatch.setattr(bench_epoch, "models", lambda: models)
+    monkeypatch.setattr(bench_epoch, "measure", partial(bench_epoch.measure, batch_frames=600))
 
 
 @pytest.mark.usefixtures("tiny")
