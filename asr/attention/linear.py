@@ -11,22 +11,23 @@ Cost O(N·D²) per head. State when causal: heads · D · (D + 1) floats, whatev
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from asr.attention.masks import zero_padding
-from asr.config import Config
+from asr.attention.mixer import Mixer, MixerConfig
 from asr.kernels import causal_linear_attention, linear_attention, prepare, rotary_table
 
 
-class LinearConfig(Config):
+class LinearConfig(MixerConfig):
     """`attention: {kind: linear}` in a recipe."""
 
+    turns: ClassVar[bool] = True
+
     kind: Literal["linear"] = "linear"
-    causal: bool = False  # sums over the past only: an RNN
     chunk: int = Field(64, ge=1)  # causal: frames PyTorch works on at once; the result does not depend on it
     eps: float = Field(1e-6, gt=0)  # added to the normaliser; a frame that sees no key gives 0, not NaN
 
@@ -42,7 +43,7 @@ class LinearState(NamedTuple):
     time: int = 0
 
 
-class LinearAttention(nn.Module):
+class LinearAttention(Mixer):
     """Multi-head linear attention over padded batches.
 
     Args:
@@ -66,7 +67,8 @@ class LinearAttention(nn.Module):
         rotary: bool = False,
     ) -> None:
         super().__init__()
-        self.heads, self.causal, self.chunk, self.eps, self.rotary = heads, causal, chunk, eps, rotary
+        self.heads, self.chunk, self.eps, self.rotary = heads, chunk, eps, rotary
+        self.causal = self.streams = causal
         self.project = nn.Linear(dim, 3 * dim)
         self.output = nn.Linear(dim, dim)
         prepare()
@@ -80,6 +82,8 @@ class LinearAttention(nn.Module):
         return self._out(linear_attention(q, k, v, lengths, self._table(x), eps=self.eps))
 
     def initial_state(self, batch: int) -> LinearState:
+        if not self.causal:
+            raise ValueError(self._why_not())
         d = self.output.in_features // self.heads
         like = self.output.weight
         dtype = torch.promote_types(like.dtype, torch.float32)
@@ -89,15 +93,8 @@ class LinearAttention(nn.Module):
         )
 
     def step(self, x: Tensor, state: LinearState) -> tuple[Tensor, LinearState]:
-        """The next frames, (batch, time, dim), any number of them → the same shape, and the state after them.
-
-        Feeding an utterance in pieces gives the numbers of feeding it whole.
-
-        Raises:
-            ValueError: the layer is not causal.
-        """
         if not self.causal:
-            raise ValueError("a bidirectional linear attention cannot stream; set causal: true")
+            raise ValueError(self._why_not())
         q, k, v = self._qkv(x)
         lengths = torch.full((x.shape[0],), x.shape[1], device=x.device)
         table = self._table(x, state.time)

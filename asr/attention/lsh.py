@@ -9,24 +9,25 @@ chunks are cut from its own frames, so that padding changes nothing.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from asr.attention.masks import zero_padding
-from asr.config import Config
+from asr.attention.mixer import Mixer, MixerConfig
 from asr.kernels import lsh_attention, prepare, rotary_table
 from asr.kernels.features import turn
 from asr.kernels.lsh import MAX_COLUMNS
 
 
-class LshConfig(Config):
-    """`attention: {kind: lsh}` in a recipe."""
+class LshConfig(MixerConfig):
+    """`attention: {kind: lsh}` in a recipe. `causal: true` does not stream: hashing needs the whole utterance."""
+
+    turns: ClassVar[bool] = True
 
     kind: Literal["lsh"] = "lsh"
-    causal: bool = False  # see no frame after the current one (not streaming: hashing needs the whole utterance)
     rounds: int = Field(4, ge=1, le=64)  # independent hashings; more rounds miss fewer of the frames that matter
     bucket_size: int = Field(32, ge=1)  # frames per bucket on average, and per chunk
     seed: int = Field(0, ge=0)  # of the rotations
@@ -35,7 +36,7 @@ class LshConfig(Config):
         return LshAttention(dim, heads, self.causal, self.rounds, self.bucket_size, self.seed, rotary)
 
 
-class LshAttention(nn.Module):
+class LshAttention(Mixer):
     """Multi-head LSH attention over padded batches of any length.
 
     In training the rotations are drawn anew at every call, from torch's global generator; in evaluation they are fixed

@@ -7,29 +7,30 @@ RNNs" (2020) did, so that its ratio of times can be reproduced.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.masks import frame_mask, zero_padding
+from asr.attention.mixer import Mixer, MixerConfig
 from asr.attention.rotary import rotate
-from asr.config import Config
 
 
-class SoftmaxConfig(Config):
+class SoftmaxConfig(MixerConfig):
     """`attention: {kind: softmax}` in a recipe."""
 
+    turns: ClassVar[bool] = True
+
     kind: Literal["softmax"] = "softmax"
-    causal: bool = False  # see no frame after the current one
     implementation: Literal["sdpa", "materialised"] = "sdpa"
 
     def build(self, dim: int, heads: int, rotary: bool = False) -> SoftmaxAttention:
         return SoftmaxAttention(dim, heads, self.causal, self.implementation, rotary)
 
 
-class SoftmaxAttention(nn.Module):
+class SoftmaxAttention(Mixer):
     """Multi-head softmax attention over padded batches.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from asr.attention.directions import reverse
 from asr.encoder.config import BilstmConfig
 from asr.encoder.dropout import Dropout
 
@@ -28,15 +29,8 @@ class BilstmEncoder(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if x.shape[0] == 0 or x.shape[1] == 0:
             return x.new_zeros(x.shape[0], x.shape[1], self.width)
-        mirror = _mirror(lengths, x.shape[1])[..., None]
         for ahead, back in zip(self.ahead, self.back, strict=True):
-            y = back(x.gather(1, mirror.expand_as(x)))[0]
-            x = torch.cat([ahead(x)[0], y.gather(1, mirror.expand_as(y))], -1)
+            y = reverse(back(reverse(x, lengths))[0], lengths)
+            x = torch.cat([ahead(x)[0], y], -1)
             x = self.dropout(x)
         return x
-
-
-def _mirror(lengths: Tensor, time: int) -> Tensor:
-    """(batch,) → (batch, time) indices that reverse each row within its length and leave its padding in place."""
-    t = torch.arange(time, device=lengths.device)
-    return torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)

@@ -44,10 +44,9 @@ class TransformerConfig(Config):
 
     @model_validator(mode="after")
     def _check(self) -> TransformerConfig:
-        if self.dim % self.heads:
-            raise ValueError(f"dim {self.dim} is not a multiple of heads {self.heads}")
-        if self.positions == "rotary" and (self.dim // self.heads) % 2:
-            raise ValueError(f"rotary positions need an even head width, got {self.dim // self.heads}")
+        self.attention.check(self.dim, self.heads, self.positions == "rotary")
+        if self.positions == "rotary" and not self.attention.turns:
+            raise ValueError(f"attention kind: {self.attention.kind} has nothing that rotary positions could turn")
         if self.convolution and self.convolution % 2 == 0:
             raise ValueError("convolution needs an odd kernel")
         return self

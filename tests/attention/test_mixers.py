@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -22,14 +22,28 @@ MIXERS = {
     "lsh-1": LshConfig(bucket_size=8, rounds=1),
     "lsh-causal": LshConfig(bucket_size=8, causal=True),
 }
-CAUSAL = [name for name in MIXERS if "causal" in name]
+DIM, HEADS = 24, 3
+ROWS = [(name, rotary) for name, config in MIXERS.items() for rotary in (False, True) if config.turns or not rotary]
+CAUSAL = [row for row in ROWS if MIXERS[row[0]].causal]
+STREAMING = [row for row in CAUSAL if MIXERS[row[0]].build(DIM, HEADS).streams]
 
 
-@pytest.fixture(params=list(itertools.product(MIXERS, (False, True))), ids=lambda p: p[0] + ("-rotary" if p[1] else ""))
-def mixer(request):
+def build(row, **changes):
+    """The mixer of a row, always with the same weights; `changes` go to its config."""
+    name, rotary = row
     torch.manual_seed(0)
-    name, rotary = request.param
-    return MIXERS[name].build(dim=24, heads=3, rotary=rotary).eval()
+    mixer = MIXERS[name].model_copy(update=changes).build(DIM, HEADS, rotary).eval()
+    assert mixer.causal == MIXERS[name].causal
+    return mixer
+
+
+def label(row):
+    return row[0] + ("-rotary" if row[1] else "")
+
+
+@pytest.fixture(params=ROWS, ids=label)
+def mixer(request):
+    return build(request.param)
 
 
 @pytest.mark.parametrize("fill", [0.0, 1e4, float("nan")])
@@ -95,14 +109,12 @@ def test_autocast_keeps_the_answer(mixer):
     assert torch.isfinite(y).all()
 
 
-@pytest.mark.parametrize("name", CAUSAL)
-@pytest.mark.parametrize("rotary", [False, True])
-def test_causal_mixers_do_not_see_the_future(name, rotary):
-    torch.manual_seed(0)
-    mixer = MIXERS[name].build(dim=24, heads=3, rotary=rotary).eval()
+@pytest.mark.parametrize("row", CAUSAL, ids=label)
+def test_causal_mixers_do_not_see_the_future(row):
+    mixer = build(row)
     x = torch.randn(1, 40, 24)
     # Hashing sorts, so what a frame meets may move with later frames; what it sees is still only the past.
-    if name.startswith("lsh"):
+    if row[0].startswith("lsh"):
         x.requires_grad_()
         mixer(x, torch.tensor([40]))[0, 20].sum().backward()
         assert x.grad[0, 21:].abs().max() == 0
@@ -113,3 +125,54 @@ def test_causal_mixers_do_not_see_the_future(name, rotary):
     a, b = mixer(x, torch.tensor([40])), mixer(changed, torch.tensor([40]))
     assert torch.equal(a[0, :25], b[0, :25])
     assert not torch.equal(a[0, 25:], b[0, 25:])
+
+
+def numbers(state):
+    """All tensors of a state, one after the other."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    return [tensor for part in state for tensor in numbers(part)] if isinstance(state, tuple) else []
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("row", STREAMING, ids=label)
+def test_parallel_chunkwise_and_recurrent_forms_agree(row, dtype, tolerance):
+    """The same result and the same state at the end, from a state in mid-utterance, whatever the pieces and chunks."""
+    mixer = build(row).to(dtype)
+    x, before = torch.randn(2, 33, DIM, dtype=dtype), torch.randn(2, 12, DIM, dtype=dtype)
+    start = mixer.step(before, mixer.initial_state(2))[1]
+    expected, final = mixer.step(x, start)
+    close = partial(torch.testing.assert_close, atol=tolerance, rtol=tolerance)
+    close(mixer(torch.cat([before, x], 1), torch.tensor([45, 45]))[:, 12:], expected)
+    if "chunk" in type(MIXERS[row[0]]).model_fields:
+        for chunk in (1, 7, 32, 33, 64):
+            y, end = build(row, chunk=chunk).to(dtype).step(x, start)
+            close(y, expected)
+            for a, b in zip(numbers(end), numbers(final), strict=True):
+                close(a, b)
+    for pieces in ([1] * 33, [5, 0, 20, 8]):
+        state, out = start, []
+        for piece in x.split(pieces, dim=1):
+            y, state = mixer.step(piece, state)
+            assert [t.shape for t in numbers(state)] == [t.shape for t in numbers(start)], "the state must not grow"
+            out.append(y)
+        close(torch.cat(out, 1), expected)
+        for a, b in zip(numbers(state), numbers(final), strict=True):
+            close(a, b)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row not in STREAMING], ids=label)
+def test_what_cannot_stream_says_so(row):
+    with pytest.raises(ValueError, match="cannot stream"):
+        build(row).initial_state(1)
+    with pytest.raises(ValueError, match="cannot stream"):
+        build(row).step(torch.randn(1, 1, DIM), None)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=label)
+def test_weights_reload_into_the_same_mixer(row):
+    first, x, lengths = build(row), torch.randn(2, 30, DIM), torch.tensor([30, 17])
+    torch.manual_seed(7)
+    second = MIXERS[row[0]].build(DIM, HEADS, row[1]).eval()
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(x, lengths), second(x, lengths))

@@ -1,0 +1,60 @@
+"""What the encoder asks of every mixer, and what a mixer's config promises when the recipe is read.
+
+A mixer maps x (batch, time, dim) and integer lengths (batch,) to the same shape, and padding never changes a result.
+A `causal` one sees no later frame. One that `streams` has, beside that, a state whose size does not grow: `step` takes
+the next frames and the state, and feeding an utterance in pieces gives the numbers of feeding it whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from asr.config import Config
+
+
+class MixerConfig(Config):
+    """Base of every mixer's section in a recipe; the file of the mixer adds `kind` and its options."""
+
+    turns: ClassVar[bool] = False  # can take rotary positions: has queries and keys to turn
+
+    kind: str  # the mixer's name: a Literal in its own file
+    causal: bool = False  # see no frame after the current one
+
+    def check(self, dim: int, heads: int, rotary: bool) -> None:
+        """Raises ValueError for what this mixer cannot do, so that the recipe is refused when it is read."""
+        if dim % heads:
+            raise ValueError(f"dim {dim} is not a multiple of heads {heads}")
+        if rotary and self.turns and (dim // heads) % 2:
+            raise ValueError(f"rotary positions need an even head width, got {dim // heads}")
+
+    def build(self, dim: int, heads: int, rotary: bool = False) -> Mixer:
+        """The module; `rotary` is ignored by a mixer that has nothing to turn."""
+        raise NotImplementedError
+
+
+class Mixer(nn.Module):
+    """Base of every mixer."""
+
+    causal: bool = False
+    streams: bool = False
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """(batch, time, dim), (batch,) → (batch, time, dim). Frames past a row's length neither give nor receive."""
+        raise NotImplementedError
+
+    def initial_state(self, batch: int) -> Any:
+        """What a streaming mixer remembers before the first frame: a NamedTuple of tensors (batch, …) and numbers."""
+        raise ValueError(self._why_not())
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The next frames, (batch, time, dim), any number of them → the same shape, and the state after them.
+
+        Raises:
+            ValueError: the mixer does not stream.
+        """
+        raise ValueError(self._why_not())
+
+    def _why_not(self) -> str:
+        return f"{type(self).__name__} cannot stream" + ("" if self.causal else "; set causal: true")
