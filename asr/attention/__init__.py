@@ -1,7 +1,7 @@
 """Sequence mixers: one file each, one shared interface.
 
-`asr.attention.mixer` has the interface: an `nn.Module` that maps `x` (batch, time, dim) and integer `lengths` (batch,) to
-the same shape, where padding never changes a result, and its config, chosen by `kind` in a recipe.
+`asr.attention.mixer` has the interface: an `nn.Module` that maps `x` (batch, time, dim) and integer `lengths` (batch,)
+to the same shape, where padding never changes a result, and its config, chosen by `kind` in a recipe.
 
 To add one:
 
