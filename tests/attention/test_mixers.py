@@ -79,7 +79,12 @@ def test_gradients(mixer):
     mixer = mixer.double()
     x = torch.randn(2, 11, 24, dtype=torch.float64, requires_grad=True)
     lengths = torch.tensor([11, 6])
-    assert torch.autograd.gradcheck(lambda x: mixer(x, lengths)[1, :6].sum() + mixer(x, lengths)[0].sin().sum(), x)
+
+    def loss(x):
+        y = mixer(x, lengths)
+        return y[1, :6].sum() + y[0].sin().sum()
+
+    assert torch.autograd.gradcheck(loss, x, fast_mode=True)  # along random directions: entry by entry takes minutes
 
 
 def test_same_answer_twice_and_after_reload(mixer):
