@@ -136,7 +136,7 @@ def test_I3_tab_empty_and_list(load, text, message):
         (
             "model.encoder.kind",
             "trnsformer",
-            "one of transformer, bilstm, got 'trnsformer'; did you mean 'transformer'?",
+            "one of transformer, bilstm, lstm, got 'trnsformer'; did you mean 'transformer'?",
         ),
         ("training.schedule.kind", "null", "one of constant, plateau, cosine, got null"),
         ("features.cmvn", "globl", "one of none, utterance, speaker, global, got 'globl'; did you mean 'global'?"),

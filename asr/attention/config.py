@@ -8,6 +8,11 @@ from pydantic import Field
 
 from asr.attention.linear import LinearConfig
 from asr.attention.lsh import LshConfig
+from asr.attention.lstm import LstmConfig
 from asr.attention.softmax import SoftmaxConfig
+from asr.attention.summary import SummaryConfig
 
-AttentionConfig = Annotated[SoftmaxConfig | LinearConfig | LshConfig, Field(discriminator="kind")]
+AttentionConfig = Annotated[
+    SoftmaxConfig | LinearConfig | LshConfig | SummaryConfig | LstmConfig,
+    Field(discriminator="kind"),
+]

@@ -55,7 +55,7 @@ class TransformerConfig(Config):
 class BilstmConfig(Config):
     """The paper's recurrent baseline: 3 layers of 320 cells in each direction."""
 
-    kind: Literal["bilstm"] = "bilstm"
+    kind: Literal["bilstm", "lstm"] = "bilstm"  # lstm: forwards only, so causal
     layers: int = Field(3, ge=1)
     hidden: int = Field(320, ge=1)
     dropout: float = Field(0.1, ge=0, lt=1)

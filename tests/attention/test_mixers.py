@@ -9,7 +9,9 @@ import torch
 
 from asr.attention.linear import LinearConfig
 from asr.attention.lsh import LshConfig
+from asr.attention.lstm import LstmConfig
 from asr.attention.softmax import SoftmaxConfig
+from asr.attention.summary import SummaryConfig
 
 MIXERS = {
     "softmax": SoftmaxConfig(),
@@ -21,6 +23,11 @@ MIXERS = {
     "lsh": LshConfig(bucket_size=8),
     "lsh-1": LshConfig(bucket_size=8, rounds=1),
     "lsh-causal": LshConfig(bucket_size=8, causal=True),
+    "summary": SummaryConfig(),
+    "summary-causal": SummaryConfig(causal=True),
+    "lstm": LstmConfig(hidden=10),
+    "lstm-concat": LstmConfig(combine="concat"),
+    "lstm-causal": LstmConfig(causal=True),
 }
 DIM, HEADS = 24, 3
 ROWS = [(name, rotary) for name, config in MIXERS.items() for rotary in (False, True) if config.turns or not rotary]

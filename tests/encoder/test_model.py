@@ -28,13 +28,14 @@ MIXERS = {
     "linear-causal": {"kind": "linear", "causal": True, "chunk": 8},
     "lsh": {"kind": "lsh", "bucket_size": 8, "rounds": 2},
 }
+STACKS = ["bilstm", "lstm"]
 LENGTHS = [37, 61, 1, 0, 2, 20]
 DIM = 11  # of the features: odd, so that the convolutions round
 
 
 def build(frontend, mixer, **more):
-    if mixer == "bilstm":
-        encoder = {"kind": "bilstm", "layers": 2, "hidden": 8} | more
+    if mixer in STACKS:
+        encoder = {"kind": mixer, "layers": 2, "hidden": 8} | more
     else:
         encoder = {"kind": "transformer", "layers": 2, "dim": 16, "heads": 2, "feedforward": 24} | more
         encoder |= {"attention": MIXERS[mixer]}
@@ -75,10 +76,10 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("frontend", FRONTENDS)
-@pytest.mark.parametrize("mixer", [*MIXERS, "bilstm"])
+@pytest.mark.parametrize("mixer", [*MIXERS, *STACKS])
 @torch.inference_mode()
 def test_H1_alone_and_in_any_batch(frontend, mixer):
-    for block in [{}] if mixer == "bilstm" else BLOCKS:
+    for block in [{}] if mixer in STACKS else BLOCKS:
         assert_padding_changes_nothing(build(frontend, mixer, **block))
 
 
@@ -96,7 +97,7 @@ def test_H1_padding_gives_and_gets_no_gradient():
 @torch.inference_mode()
 def test_output_length_is_what_comes_out(frontend):
     factor = {"none": 1, "stack3": 3, "conv2": 2, "conv4": 4}[frontend]
-    for mixer in ("linear", "bilstm"):
+    for mixer in ("linear", *STACKS):
         model = build(frontend, mixer)
         together = model(torch.randn(41, 40, DIM), torch.arange(41))[1].tolist()
         for frames in range(41):
@@ -117,15 +118,15 @@ def test_log_probs_are_float32_probabilities_also_under_autocast():
 
 
 def test_every_parameter_learns():
-    for frontend, mixer in itertools.product(("stack3", "conv4"), [*MIXERS, "bilstm"]):
-        model = build(frontend, mixer, **{} if mixer == "bilstm" else {"convolution": 5}).train()
+    for frontend, mixer in itertools.product(("stack3", "conv4"), [*MIXERS, *STACKS]):
+        model = build(frontend, mixer, **{} if mixer in STACKS else {"convolution": 5}).train()
         log_probs, lengths = model(torch.randn(2, 30, DIM), torch.tensor([30, 25]))
         ctc_loss_sum(log_probs, lengths, [[1, 2], [3]]).backward()
         silent = [n for n, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0]
         assert silent == [], (frontend, mixer)
 
 
-@pytest.mark.parametrize("mixer", [*MIXERS, "bilstm"])
+@pytest.mark.parametrize("mixer", [*MIXERS, *STACKS])
 def test_four_utterances_are_learnt_by_heart(mixer):
     torch.manual_seed(1)
     targets = [[1, 2, 3, 4], [4, 4, 1], [2, 5, 2, 5, 6], [6, 3]]
@@ -134,7 +135,7 @@ def test_four_utterances_are_learnt_by_heart(mixer):
     rows = [torch.cat([templates[t].expand(3, -1) for token in target for t in (token, 0)]) for target in targets]
     rows = [row + 0.3 * torch.randn_like(row) for row in rows]
     features, lengths = pad(rows, float("nan")), torch.tensor([len(r) for r in rows])
-    more = {"layers": 1, "hidden": 16} if mixer == "bilstm" else {"layers": 1, "convolution": 5}
+    more = {"layers": 1, "hidden": 24} if mixer in STACKS else {"layers": 1, "convolution": 5}
     model = build("none", mixer, dropout=0.0, **more).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(200):
@@ -148,6 +149,39 @@ def test_four_utterances_are_learnt_by_heart(mixer):
         decoded = greedy_decode(*model.eval()(features, lengths))
     assert [[t.id for t in row] for row in decoded] == targets
     assert loss.item() < 0.1, "nats per token"
+
+
+@torch.inference_mode()
+def test_causal_lstm_stack_streams_and_sees_no_later_frame():
+    torch.manual_seed(0)
+    encoder = BilstmEncoder(BilstmConfig(kind="lstm", layers=2, hidden=6), 5).eval()
+    x = torch.randn(2, 20, 5)
+    whole, state, pieces = encoder(x, torch.tensor([20, 20])), encoder.initial_state(2), []
+    for piece in x.split([1, 0, 12, 7], dim=1):
+        y, state = encoder.step(piece, state)
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-6, rtol=1e-5)
+    changed = x.clone()
+    changed[:, 12:] += 1
+    assert torch.equal(encoder(changed, torch.tensor([20, 20]))[:, :12], whole[:, :12])
+    assert whole.shape == (2, 20, encoder.width) == (2, 20, 6)
+
+
+def test_bilstm_does_not_stream():
+    encoder = BilstmEncoder(BilstmConfig(layers=1, hidden=4), 5)
+    with pytest.raises(ValueError, match="a Bi-LSTM cannot stream; encoder kind: lstm can"):
+        encoder.initial_state(1)
+    with pytest.raises(ValueError, match="a Bi-LSTM cannot stream; encoder kind: lstm can"):
+        encoder.step(torch.randn(1, 1, 5), ())
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", STACKS)
+def test_lstm_stacks_work_under_autocast(kind):
+    model, x, lengths = build("none", kind), torch.randn(2, 20, DIM), torch.tensor([20, 9])
+    with torch.autocast("cpu", torch.bfloat16):
+        log_probs = model(x, lengths)[0]
+    torch.testing.assert_close(log_probs, model(x, lengths)[0], atol=0.05, rtol=0.05)
 
 
 def test_bilstm_equals_torch_on_packed_sequences():
