@@ -1,8 +1,9 @@
 """What the encoder asks of every mixer, and what a mixer's config promises when the recipe is read.
 
 A mixer maps x (batch, time, dim) and integer lengths (batch,) to the same shape, and padding never changes a result.
-A `causal` one sees no later frame. One that `streams` has, beside that, a state whose size does not grow: `step` takes
-the next frames and the state, and feeding an utterance in pieces gives the numbers of feeding it whole.
+A `causal` one sees no later frame. One that `streams` has a state whose size does not grow: `step` takes
+the next frames and the state, and feeding an utterance in pieces gives the numbers of feeding it whole. Attention in
+chunks streams without being causal: its frames see to the end of their chunk, and pieces are whole chunks.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class MixerConfig(Config):
         if rotary and self.turns and (dim // heads) % 2:
             raise ValueError(f"rotary positions need an even head width, got {dim // heads}")
 
+    def pair_bytes(self, heads: int, frames: int) -> int:
+        """Bytes that one layer's matrices of frame pairs take for an utterance of so many frames; 0: it has none."""
+        return 0
+
     def build(self, dim: int, heads: int, rotary: bool = False) -> Mixer:
         """The module; `rotary` is ignored by a mixer that has nothing to turn."""
         raise NotImplementedError
@@ -39,6 +44,16 @@ class Mixer(nn.Module):
 
     causal: bool = False
     streams: bool = False
+
+    @property
+    def lookahead_frames(self) -> int | None:
+        """How many later frames a frame may see: the latency of a layer. None: the whole utterance."""
+        return 0 if self.causal else None
+
+    @property
+    def step_frames(self) -> int:
+        """Pieces given to `step` hold a multiple of this many frames; the last of an utterance may be shorter."""
+        return 1
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """(batch, time, dim), (batch,) → (batch, time, dim). Frames past a row's length neither give nor receive."""

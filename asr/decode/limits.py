@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 
-from asr.attention.softmax import SoftmaxConfig
 from asr.encoder.config import TransformerConfig
 from asr.recipe import Recipe
 
@@ -16,17 +16,11 @@ QUADRATIC_BUDGET = 2 * 2**30  # bytes for the matrices of frame pairs of one lay
 
 def default_max_seconds(recipe: Recipe) -> float:
     """Seconds of audio below which one layer's matrices of frame pairs stay within 2 GiB; 600 where there are none."""
-    bytes_per_pair = _bytes_per_pair(recipe)
-    if not bytes_per_pair:
-        return MAX_SECONDS
-    frame_seconds = recipe.features.hop_ms / 1000 * recipe.model.frontend.factor
-    return min(MAX_SECONDS, math.floor(math.sqrt(QUADRATIC_BUDGET / bytes_per_pair) * frame_seconds))
-
-
-def _bytes_per_pair(recipe: Recipe) -> int:
     encoder = recipe.model.encoder
-    if not isinstance(encoder, TransformerConfig) or not isinstance(encoder.attention, SoftmaxConfig):
-        return 0
-    if encoder.attention.implementation == "materialised":
-        return 12 * encoder.heads  # float32 scores, masked scores and weights live at once (measured)
-    return 6 if encoder.attention.causal else 0  # the causal mask, bool and as float32; sdpa itself is O(frames)
+    if not isinstance(encoder, TransformerConfig):
+        return MAX_SECONDS
+    attention, heads = encoder.attention, encoder.heads
+    frame_seconds = recipe.features.hop_ms / 1000 * recipe.model.frontend.factor
+    all_frames = range(math.ceil(MAX_SECONDS / frame_seconds) + 1)
+    frames = bisect_right(all_frames, QUADRATIC_BUDGET, key=lambda n: attention.pair_bytes(heads, n)) - 1
+    return MAX_SECONDS if frames == all_frames[-1] else math.floor(frames * frame_seconds)

@@ -31,5 +31,10 @@ def test_H7_a_materialised_matrix_shortens_the_limit_to_its_memory():
     assert QUADRATIC_BUDGET * 0.95 < frames**2 * 12 * 4 <= QUADRATIC_BUDGET
 
 
-def test_H7_a_causal_mask_is_a_matrix_too():
-    assert limit(SoftmaxConfig(causal=True)) < 600
+def test_H7_patterns_are_limited_by_the_pairs_they_keep():
+    assert limit(SoftmaxConfig(causal=True)) == limit(SoftmaxConfig(window=(64, 64), global_tokens=8)) == 600
+    assert limit(SoftmaxConfig(chunk_frames=16, left_chunks=8, lookahead=8)) == 600
+    assert limit(SoftmaxConfig(topk=8)) == 54
+    assert 54 < limit(SoftmaxConfig(stride=4)) < limit(SoftmaxConfig(stride=64)) < 600
+    assert limit(SoftmaxConfig(stride=2000)) < limit(SoftmaxConfig(stride=64))
+    assert limit(SoftmaxConfig(window=(40_000, 40_000))) < 600
