@@ -46,6 +46,9 @@ def _line(detail: ErrorDetails, tree: Mapping) -> str:
             return at(tree, keys, "is required and missing")
         case "union_tag_invalid" | "union_tag_not_found":
             names = [kind for section in schema.sections(place.annotation) for kind in schema.kinds(section)]
+            found = find(tree, keys)
+            if isinstance(found, Mapping) and "kind" not in found.items:
+                return at(tree, keys, f"kind is required and missing; it is one of {', '.join(names)}")
             return _wrong_value(schema.Place((*keys, "kind"), Literal[tuple(names)]), tree)
         case "value_error":
             return at(tree, keys, detail["msg"].removeprefix("Value error, "))
@@ -116,11 +119,10 @@ def _unknown_key(key: str, section: schema.Place) -> str:
     if near := next((name for name in here if name in names), None) or nearest(key, here):
         return f"{message}; did you mean {near!r}?"
 
-    places = _places(names)
-    if kinds := places.get(".".join(map(str, section.keys))):
+    if kinds := [schema.kinds(other)[0] for other in section.among if names & set(other.model_fields)]:
         own = schema.kinds(section.annotation)[0]
         return f"{message} for kind: {own}; it belongs to kind: {' or '.join(kinds)}"
-    if places:
+    if places := _places(names):
         labels = [f"{place} (kind: {kinds[0]})" if len(kinds) == 1 else place for place, kinds in places.items()]
         renamed = "" if usual is None else f" as {_USUAL_NAMES[usual]!r}"
         return f"{message}; it belongs under {' or '.join(labels)}{renamed}"

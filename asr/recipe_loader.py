@@ -3,9 +3,10 @@
     recipe = load_recipe("recipes/an4/linear.yaml", ["training.optimiser.lr=1e-3", "model.encoder.attention.kind=lsh"])
 
 Mappings merge key by key, everything else is replaced. A mapping that names another `kind` than the inherited one
-replaces it whole, since the keys of one kind mean nothing to another. All overrides together are one such layer on
-top of the file, so their order matters only where one key is given twice. A relative path is relative to the file that
-holds it, in an override to the current folder.
+replaces it whole, since the keys of one kind mean nothing to another. Where kind is all there is to say, its name will
+do: `attention: lsh` is `attention: {kind: lsh}`. All overrides together are one such layer on top of the file, so
+their order matters only where one key is given twice; they reach an item of a list by its place, `layers.0.repeat=2`.
+A relative path is relative to the file that holds it, in an override to the current folder.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from pydantic import ValidationError
 from asr.errors import RecipeError
 from asr.recipe import Recipe
 from asr.recipe_errors import at, recipe_error
-from asr.recipe_schema import complete
-from asr.yaml_tree import NUMBER, Mapping, Scalar, parse_yaml, plain, read_yaml, tree_of
+from asr.recipe_schema import complete, spell_out
+from asr.yaml_tree import NUMBER, Mapping, Node, Scalar, parse_yaml, plain, read_yaml, tree_of
+from asr.yaml_tree import Sequence as List
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = False) -> Recipe:
@@ -71,7 +73,7 @@ def recipe_from_dict(values: dict[str, Any], source: str = "recipe") -> Recipe:
 
 def _read_extended(path: Path, above: tuple[Path, ...]) -> Mapping:
     """The file's tree on top of the file it extends. `above` are the files that led here."""
-    tree = read_yaml(path)
+    tree = _spelled_out(read_yaml(path))
     node = tree.items.pop("extends", None)
     if node is None:
         return tree
@@ -91,11 +93,18 @@ def _merge(base: Mapping, child: Mapping) -> Mapping:
     """`child` on top of `base`."""
     items = dict(base.items)
     for key, node in child.items.items():
-        old = items.get(key)
-        if isinstance(old, Mapping) and isinstance(node, Mapping) and not _other_kind(old, node):
-            node = _merge(old, node)
-        items[key] = node
+        items[key] = _merged(items[key], node) if key in items else node
     return Mapping(child.where, items)
+
+
+def _merged(old: Node, node: Node) -> Node:
+    if isinstance(old, Mapping) and isinstance(node, Mapping) and not _other_kind(old, node):
+        return _merge(old, node)
+    if isinstance(old, List) and isinstance(node, Mapping) and node.items:
+        places = {str(i): item for i, item in enumerate(old.items)}
+        if set(node.items) <= set(places):
+            return List(old.where, [_merged(item, node.items.get(i, item)) for i, item in places.items()])
+    return node
 
 
 def _other_kind(base: Mapping, child: Mapping) -> bool:
@@ -115,7 +124,13 @@ def _override(text: str) -> Mapping:
     layer = Mapping(where, {keys[-1]: parse_yaml(value, where, Path.cwd(), where)})
     for part in reversed(keys[:-1]):
         layer = Mapping(where, {part: layer})
-    return layer
+    return _spelled_out(layer)
+
+
+def _spelled_out(tree: Mapping) -> Mapping:
+    spelled = spell_out(tree)
+    assert isinstance(spelled, Mapping)
+    return spelled
 
 
 def _validate(tree: Mapping) -> Recipe:

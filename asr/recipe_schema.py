@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from pydantic import Tag
+from pydantic.fields import FieldInfo
+
 from asr.config import Config
 from asr.recipe import Recipe
 from asr.yaml_tree import Mapping, Node, Scalar, Sequence
@@ -15,11 +18,23 @@ from asr.yaml_tree import Mapping, Node, Scalar, Sequence
 
 def alternatives(annotation: Any) -> list[Any]:
     """The members of a union, `Annotated` taken off."""
+    return [member for member, _ in _members(annotation)]
+
+
+def _members(annotation: Any, marks: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """(type, what `Annotated` says about it) of each member of a union."""
     if get_origin(annotation) is Annotated:
-        return alternatives(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [member for part in get_args(annotation) for member in alternatives(part)]
-    return [annotation]
+        inner, *more = get_args(annotation)
+        yield from _members(inner, (*marks, *more))
+    elif get_origin(annotation) in (Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from _members(part, marks)
+    else:
+        yield annotation, marks
+
+
+def _tags(annotation: Any) -> list[str]:
+    return [mark.tag for _, marks in _members(annotation) for mark in marks if isinstance(mark, Tag)]
 
 
 def sections(annotation: Any) -> list[type[Config]]:
@@ -39,6 +54,31 @@ def section_of(annotation: Any, kind: Any) -> type[Config] | None:
     return classes[0] if len(classes) == 1 else next((c for c in classes if kind in kinds(c)), None)
 
 
+def spell_out(node: Node, annotation: Any = Recipe) -> Node:
+    """The tree with the bare name of a kind as what it is short for: `attention: lsh` is `attention: {kind: lsh}`."""
+    classes = sections(annotation)
+    if isinstance(node, Sequence):
+        return replace(node, items=[spell_out(item, item_of(annotation)) for item in node.items])
+    if isinstance(node, Mapping):
+        kind = node.items.get("kind")
+        chosen = section_of(annotation, kind.value) if isinstance(kind, Scalar) else None
+        items = {}
+        for key, value in node.items.items():
+            found = [c.model_fields[key].annotation for c in ([chosen] if chosen else classes) if key in c.model_fields]
+            inner = Union[tuple(found)] if found else item_of(annotation)  # noqa: UP007  # an item by its place
+            items[key] = spell_out(value, inner)
+        return Mapping(node.where, items)
+    takes_text = any(a is str or get_origin(a) is Literal for a in alternatives(annotation))
+    if isinstance(node.value, str) and any(map(kinds, classes)) and not takes_text:
+        return Mapping(node.where, {"kind": node})
+    return node
+
+
+def item_of(annotation: Any) -> Any:
+    """What the items of a list are; None where no list may stand."""
+    return next((get_args(a)[0] for a in alternatives(annotation) if get_origin(a) in (list, tuple)), None)
+
+
 def complete(tree: Mapping, section: type[Config] = Recipe) -> Mapping:
     """The tree with each left-out `kind` that has a default written in, and lists marked where tuples are due."""
     items = dict(tree.items)
@@ -50,7 +90,8 @@ def complete(tree: Mapping, section: type[Config] = Recipe) -> Mapping:
 
 def _complete(node: Node, annotation: Any, default: Any) -> Node:
     if isinstance(node, Sequence):
-        return Sequence(node.where, node.items, any(get_origin(a) is tuple for a in alternatives(annotation)))
+        items = [_complete(item, item_of(annotation), None) for item in node.items]
+        return Sequence(node.where, items, any(get_origin(a) is tuple for a in alternatives(annotation)))
     if not isinstance(node, Mapping) or not sections(annotation):
         return node
     if "kind" not in node.items and isinstance(kind := getattr(default, "kind", None), str):
@@ -68,18 +109,21 @@ class Place:
     annotation: Any = None  # None: the recipe has no such key
     constraints: tuple[Any, ...] = ()
     required: bool = True
+    among: tuple[type[Config], ...] = ()  # where `kind` chose: all classes it chose among
 
 
 def resolve(loc: tuple[str | int, ...]) -> Place:
     """The place that a pydantic error location means.
 
-    Pydantic puts the chosen kind of a union into its locations; it is no key and is taken out.
+    Pydantic puts the chosen kind or tag of a union into its locations; it is no key and is taken out.
     """
     place = Place((), Recipe)
     for part in loc:
         classes = sections(place.annotation)
         if len(classes) > 1:
-            place = replace(place, annotation=section_of(place.annotation, part))
+            place = replace(place, annotation=section_of(place.annotation, part), among=tuple(classes))
+        elif part in _tags(place.annotation):
+            continue
         elif classes:
             field = classes[0].model_fields.get(str(part))
             known = (field.annotation, tuple(field.metadata), field.is_required()) if field else ()
@@ -107,15 +151,21 @@ _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 def describe(annotation: Any, constraints: Iterable[Any] = ()) -> str:
     """What a value must be, in words: `an integer >= 1`."""
-    words = [_describe(a) for a in alternatives(annotation) if a is not type(None)]
+    members = [(a, marks) for a, marks in _members(annotation) if a is not type(None)]
+    words = [_bounded(_describe(a), marks) for a, marks in members]
+    optional = " or null" if type(None) in alternatives(annotation) else ""
+    return _bounded(" or ".join(dict.fromkeys(words)), constraints) + optional
+
+
+def _bounded(words: str, constraints: Iterable[Any]) -> str:
+    plain = [part for one in constraints for part in (one.metadata if isinstance(one, FieldInfo) else [one])]
     bounds = [
         f"{sign} {bound:g}"
-        for constraint in constraints
+        for constraint in plain
         for name, sign in _BOUNDS.items()
         if (bound := getattr(constraint, name, None)) is not None
     ]
-    optional = " or null" if type(None) in alternatives(annotation) else ""
-    return " ".join([" or ".join(dict.fromkeys(words)), " and ".join(bounds)]).rstrip() + optional
+    return f"{words} {' and '.join(bounds)}".rstrip()
 
 
 def _describe(annotation: Any) -> str:

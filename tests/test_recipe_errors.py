@@ -162,6 +162,44 @@ def test_wrong_values(load, key, text, message):
     assert load(BASE, override) == f"override {override!r}: {key}: must be {message}"
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("attention: sofmax", ".attention.kind: must be one of softmax, "),
+        ("attention: {kind: lsh, ronds: 2}", ".attention: unknown key 'ronds'; did you mean 'rounds'?"),
+        ("attention: {kind: softmax, rounds: 2}", ".attention: unknown key 'rounds' for kind: softmax; it belongs to "),
+        ("attention: {kind: lsh, rounds: 0}", ".attention.rounds: must be an integer >= 1 and <= 64, got 0"),
+        ("attention: {rounds: 2}", ".attention: kind is required and missing; it is one of softmax, "),
+        ("atention: lsh", ": unknown key 'atention'; did you mean 'attention'?"),
+        ("repeat: 0", ".repeat: must be an integer >= 1, got 0"),
+        ("softmax", ": must be a mapping, got 'softmax'"),
+    ],
+)
+def test_mistakes_in_a_list_of_layers(load, entry, message):
+    text = f"model:\n  encoder:\n    layers:\n      - attention: softmax\n      - {entry}\n"
+    assert load(BASE + text).startswith(f"x.yaml:6: model.encoder.layers.1{message}")
+    assert "\n" not in load(BASE + text)
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [("nine", "'nine'"), ("0", "0"), ("[]", "a list of 0"), ("{}", "a mapping"), ("{a: 1}", "a mapping")],
+)
+def test_layers_are_a_number_or_a_list(load, value, got):
+    expected = f"x.yaml:4: model.encoder.layers: must be an integer >= 1 or a list, got {got}"
+    assert load(as_file("model.encoder.layers", value)[0]) == expected
+    text = BASE + "model: {encoder: {layers: [{attention: lsh}]}}\n"
+    assert load(text, f"model.encoder.layers={value}").endswith(f"must be an integer >= 1 or a list, got {got}")
+
+
+def test_an_attention_that_no_layer_has_is_refused(load):
+    text = BASE + "model: {encoder: {attention: lsh, layers: [{attention: softmax}]}}\n"
+    assert load(text).startswith("x.yaml:2: model.encoder: attention: no layer has it")
+    assert load(BASE, "model.encoder.attention=null").endswith(
+        "attention: null fits only a list of layers in which every entry names its own"
+    )
+
+
 def test_wrong_item_of_a_list(load):
     assert load(BASE + "scoring:\n  ignore:\n    - a\n    - 7\n") == (
         "x.yaml:5: scoring.ignore.1: must be a string, got 7; put it in quotes: '7'"

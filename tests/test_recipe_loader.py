@@ -123,6 +123,94 @@ def test_overrides_of_a_kind_and_its_keys_in_either_order(write, order):
     assert (attention.kind, attention.rounds) == ("lsh", 9)
 
 
+def kinds(recipe):
+    return [mixer.kind for mixer in recipe.model.encoder.mixers]
+
+
+def test_a_bare_name_is_a_kind(write):
+    write("base.yaml", BASE + "model: {encoder: {layers: 1, attention: {kind: lsh, rounds: 2}}, frontend: conv}\n")
+    path = write("x.yaml", "extends: base.yaml\nmodel: {encoder: {attention: lsh}}\ntraining: {schedule: cosine}\n")
+    recipe = load_recipe(path)
+    assert recipe.model.encoder.attention.rounds == 2, "like {kind: lsh}, it keeps what is inherited"
+    assert (recipe.model.frontend.kind, recipe.training.schedule.kind) == ("conv", "cosine")
+    swapped = load_recipe(path, ["model.encoder=bilstm", "tokens=characters"])
+    assert (swapped.model.encoder.kind, swapped.tokens.kind) == ("bilstm", "characters")
+    for overrides in (["attention=lsh", "attention.bucket_size=8"], ["attention.bucket_size=8", "attention=lsh"]):
+        attention = load_recipe(path, [f"model.encoder.{one}" for one in overrides]).model.encoder.attention
+        assert (attention.rounds, attention.bucket_size) == (2, 8)
+
+
+def test_hybrid_stacks(write):
+    layers = "[{attention: softmax}, {attention: {kind: lsh, rounds: 2}, repeat: 2}, {}]"
+    path = write("x.yaml", BASE + f"model: {{encoder: {{attention: linear, layers: {layers}}}}}\n")
+    recipe = load_recipe(path)
+    assert kinds(recipe) == ["softmax", "lsh", "lsh", "linear"]
+    assert load_recipe(write("resolved.yaml", dump_recipe(recipe))) == recipe
+    assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(recipe)))) == recipe
+    assert kinds(load_recipe(path, ["model.encoder.attention=lsh"])) == ["softmax", "lsh", "lsh", "lsh"]
+    changed = load_recipe(
+        path,
+        [
+            "model.encoder.layers.1.attention.rounds=7",
+            "model.encoder.layers.2.attention=lsh",
+            "model.encoder.attention=null",
+        ],
+    )
+    assert [getattr(mixer, "rounds", None) for mixer in changed.model.encoder.mixers] == [None, 7, 7, 4]
+    assert load_recipe(write("resolved.yaml", dump_recipe(changed))) == changed
+    assert kinds(load_recipe(path, ["model.encoder.layers=2"])) == ["linear", "linear"]
+    own = write("own.yaml", BASE + "model: {encoder: {layers: [{attention: lsh}]}}\n")
+    assert load_recipe(own).model.encoder.attention is None
+    assert kinds(load_recipe(own, ["model.encoder.layers=2"])) == ["softmax", "softmax"]
+
+
+def test_a_list_of_layers_is_replaced_by_another(write):
+    write("base.yaml", BASE + "model: {encoder: {layers: [{attention: lsh}, {attention: softmax}]}}\n")
+    path = write("x.yaml", "extends: base.yaml\nmodel: {encoder: {layers: [{attention: linear}]}}\n")
+    assert kinds(load_recipe(path)) == ["linear"]
+
+
+@pytest.mark.parametrize(
+    "frontend",
+    [
+        {"kind": "none", "factor": 1, "channels": 64},
+        {"kind": "stack", "factor": 3, "channels": 64},
+        {"kind": "conv", "factor": 2, "channels": 64},
+    ],
+)
+def test_front_ends_of_older_experiment_folders_load(write, frontend):
+    """They hold every key of every kind, whatever it is."""
+    values = recipe_to_dict(load_recipe(write("x.yaml", BASE)))
+    values["model"]["frontend"] = frontend
+    loaded = recipe_from_dict(values).model.frontend
+    assert (loaded.kind, loaded.factor) == (frontend["kind"], frontend["factor"])
+
+
+@pytest.mark.parametrize(
+    ("frontend", "message"),
+    [
+        ("{kind: stack, channels: 8}", "unknown key 'channels' for kind: stack; it belongs to kind: conv"),
+        ("{kind: none, factor: 2}", "unknown key 'factor' for kind: none; it belongs to kind: stack or conv"),
+        ("{kind: conv, factor: 3}", "model.frontend.factor: must be one of 2, 4, got 3"),
+    ],
+)
+def test_a_front_end_has_its_own_keys(write, frontend, message):
+    assert error(write("x.yaml", BASE + f"model: {{frontend: {frontend}}}\n")).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        ("{block: conformer}", "block: conformer has a convolution; give its kernel"),
+        ("{block: conformer, convolution: 5, norm: post}", "block: conformer has its norms where norm: pre puts them"),
+        ("{convolution: 4}", "convolution needs an odd kernel"),
+        ("{layers: [{attention: softmax}, {attention: lsh}], dim: 90, heads: 4}", "softmax: dim 90 is not a multiple"),
+    ],
+)
+def test_blocks_that_do_not_exist(write, encoder, message):
+    assert f"x.yaml:2: model.encoder: {message}" in error(write("x.yaml", BASE + f"model: {{encoder: {encoder}}}\n"))
+
+
 @pytest.mark.parametrize("text", ["epochs", "=3", "a..b=3", ".a=1", ""])
 def test_malformed_override(write, text):
     assert error(write("x.yaml", BASE), text).startswith(f"override {text!r}: write key.sub=value")
@@ -156,13 +244,11 @@ def test_plain_types_and_back(write):
     recipe = load_recipe(write("x.yaml", BASE))
     values = json.loads(json.dumps(recipe_to_dict(recipe)))
     assert recipe_from_dict(values) == recipe
-    values["model"]["encoder"]["layers"] = "9"
+    values["model"]["encoder"]["dim"] = "9"
     values["training"]["old"] = 1
     with pytest.raises(RecipeError) as caught:
         recipe_from_dict(values, "best.pt")
-    assert (
-        str(caught.value).splitlines()[0].startswith("best.pt: model.encoder.layers: must be an integer >= 1, got '9'")
-    )
+    assert str(caught.value).splitlines()[0].startswith("best.pt: model.encoder.dim: must be an integer >= 1, got '9'")
     assert "best.pt: training: unknown key 'old'" in str(caught.value)
 
 

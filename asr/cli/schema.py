@@ -34,11 +34,17 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _relaxed(node: Any) -> Any:
-    """Without `required`, and with `anyOf` where kind chooses: a file that leaves `kind` out may fit several."""
+    """Without `required`, and with `anyOf` where kind chooses: a file that leaves `kind` out may fit several.
+
+    There the bare name of a kind will do as well.
+    """
     if isinstance(node, list):
         return [_relaxed(item) for item in node]
     if not isinstance(node, dict):
         return node
+    kinds = list(node.get("discriminator", {}).get("mapping", {}))
+    if kinds:
+        node = {**node, "oneOf": [{"enum": kinds}, *node["oneOf"]]}
     renamed = {"oneOf": "anyOf"}
     unwanted = ("discriminator",) if "required" not in node else ("discriminator", "required")
     return {renamed.get(key, key): _relaxed(value) for key, value in node.items() if key not in unwanted}

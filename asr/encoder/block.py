@@ -1,65 +1,106 @@
-"""One transformer block: mixer, optional gated depth-wise convolution, feed-forward; each has a residual and a norm."""
+"""One block of the encoder: mixer, optional gated depth-wise convolution, feed-forward; each has a residual and a norm.
+
+`block: transformer` (Vaswani et al., 2017) has these three. `macaron` (Lu et al., "Understanding and Improving
+Transformer From a Multi-Particle Dynamic System Point of View", 2019) has a feed-forward on both sides, each with half
+its weight. `conformer` (Gulati et al., "Conformer", 2020, section 2.4) is that with the convolution and a last norm:
+
+    x ← x + ½ FFN(x);   x ← x + mixer(x);   x ← x + convolution(x);   x ← x + ½ FFN(x);   layer norm
+"""
 
 from __future__ import annotations
 
-import torch.nn.functional as F
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 from torch import Tensor, nn
 
-from asr.attention.masks import zero_padding
+from asr.attention.mixer import MixerConfig
 from asr.encoder.config import TransformerConfig
+from asr.encoder.convolution import GatedConvolution
 from asr.encoder.dropout import Dropout
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
-class GatedConvolution(nn.Module):
-    """Point-wise with gate, depth-wise over time, norm, SiLU, point-wise: the convolution module of the Conformer.
+class BlockState(NamedTuple):
+    """What a streaming block remembers: its mixer's state, and its convolution's last inputs if it has one."""
 
-    Gulati et al., "Conformer", 2020, section 2.2, with a layer norm where it has a batch norm, since batch statistics
-    would make a result depend on its batch. (batch, time, dim), (batch,) → (batch, time, dim).
-    """
-
-    def __init__(self, dim: int, kernel: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(dim, 2 * dim)
-        # A 2-D convolution of height 1: on CPUs torch's 1-D depth-wise convolution is several times slower.
-        self.depthwise = nn.Conv2d(dim, dim, (1, kernel), padding=(0, kernel // 2), groups=dim)
-        self.norm = nn.LayerNorm(dim)
-        self.output = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        x = zero_padding(F.glu(self.gate(x), dim=-1), lengths)  # a bias must not reach real frames from the padding
-        x = self.depthwise(x.transpose(1, 2)[:, :, None]).squeeze(2).transpose(1, 2)
-        return self.output(F.silu(self.norm(x)))
+    mixer: Any
+    convolution: Tensor | None
 
 
 class Block(nn.Module):
     """(batch, time, dim), (batch,) → (batch, time, dim).
 
     `norm: pre` is x + f(norm(x)) (Xiong et al. 2020), `post` is norm(x + f(x)) (Vaswani et al. 2017).
+
+    Attributes:
+        causal: no frame sees a later one.
+        streams: `step` continues from a state.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, mixer: MixerConfig) -> None:
         super().__init__()
         dim = config.dim
         self.pre = config.norm == "pre"
-        self.mixer = config.attention.build(dim, config.heads, rotary=config.positions == "rotary")
-        self.convolution = GatedConvolution(dim, config.convolution) if config.convolution else None
-        self.feedforward = nn.Sequential(
-            nn.Linear(dim, config.feedforward),
-            ACTIVATIONS[config.activation](),
-            Dropout(config.dropout),
-            nn.Linear(config.feedforward, dim),
-        )
-        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(3 if config.convolution else 2))
+        self.first = None if config.block == "transformer" else _feedforward(config)
+        self.mixer = mixer.build(dim, config.heads, rotary=config.positions == "rotary")
+        self.convolution = GatedConvolution(dim, config.convolution, config.causal) if config.convolution else None
+        self.feedforward = _feedforward(config)
+        parts = (self.first, self.mixer, self.convolution, self.feedforward)
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for part in parts if part is not None)
+        self.last = nn.LayerNorm(dim) if config.block == "conformer" else nn.Identity()
         self.dropout = Dropout(config.dropout)
+        self.causal = self.mixer.causal and (self.convolution is None or self.convolution.causal)
+        self.streams = self.mixer.streams and self.causal
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        parts = [lambda t: self.mixer(t, lengths)]
-        if self.convolution is not None:
-            convolution = self.convolution
-            parts.append(lambda t: convolution(t, lengths))
-        parts.append(self.feedforward)
-        for part, norm in zip(parts, self.norms, strict=True):
-            x = x + self.dropout(part(norm(x))) if self.pre else norm(x + self.dropout(part(x)))
-        return x
+        convolution = self.convolution
+        return self._through(
+            x,
+            lambda t: self.mixer(t, lengths),
+            None if convolution is None else lambda t: convolution(t, lengths),
+        )
+
+    def initial_state(self, batch: int) -> BlockState:
+        convolution = None if self.convolution is None else self.convolution.initial_state(batch)
+        return BlockState(self.mixer.initial_state(batch), convolution)
+
+    def step(self, x: Tensor, state: BlockState) -> tuple[Tensor, BlockState]:
+        """The next frames, (batch, time, dim), any number of them → the same shape, and the state after them."""
+        mixed, convolved = state
+
+        def mix(t: Tensor) -> Tensor:
+            nonlocal mixed
+            t, mixed = self.mixer.step(t, mixed)
+            return t
+
+        def convolve(t: Tensor) -> Tensor:
+            nonlocal convolved
+            t, convolved = self.convolution.step(t, convolved)  # type: ignore[union-attr, arg-type]
+            return t
+
+        x = self._through(x, mix, None if self.convolution is None else convolve)
+        return x, BlockState(mixed, convolved)
+
+    def _through(
+        self, x: Tensor, mix: Callable[[Tensor], Tensor], convolve: Callable[[Tensor], Tensor] | None
+    ) -> Tensor:
+        half = 1.0 if self.first is None else 0.5
+        parts = [(self.first, half), (mix, 1.0), (convolve, 1.0), (self.feedforward, half)]
+        present = [(part, weight) for part, weight in parts if part is not None]
+        for (part, weight), norm in zip(present, self.norms, strict=True):
+            if self.pre:
+                x = x.add(self.dropout(part(norm(x))), alpha=weight)
+            else:
+                x = norm(x.add(self.dropout(part(x)), alpha=weight))
+        return self.last(x)
+
+
+def _feedforward(config: TransformerConfig) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(config.dim, config.feedforward),
+        ACTIVATIONS[config.activation](),
+        Dropout(config.dropout),
+        nn.Linear(config.feedforward, config.dim),
+    )

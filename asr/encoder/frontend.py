@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.masks import zero_padding
-from asr.encoder.config import FrontendConfig
+from asr.encoder.config import ConvFrontendConfig, FrontendConfig
 
 
 class StackFrontend(nn.Module):
@@ -67,6 +67,6 @@ class ConvFrontend(nn.Module):
 
 
 def build_frontend(config: FrontendConfig, features: int, dim: int) -> StackFrontend | ConvFrontend:
-    if config.kind == "conv":
+    if isinstance(config, ConvFrontendConfig):
         return ConvFrontend(features, dim, config.factor, config.channels)
     return StackFrontend(features, dim, config.factor)

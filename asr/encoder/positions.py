@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 
-def sinusoidal(time: int, dim: int, device: torch.device | None = None) -> Tensor:
+def sinusoidal(time: int, dim: int, device: torch.device | None = None, start: int = 0) -> Tensor:
     """(time, dim): sin in even columns, cos in odd ones, wavelengths from 2π to 10000·2π frames.
 
+    Row 0 is frame `start` of the utterance.
     Vaswani et al., "Attention Is All You Need", 2017, section 3.5.
     """
     rate = torch.exp(torch.arange(0, dim, 2, device=device) * (-math.log(10000.0) / dim))
-    angle = torch.arange(time, device=device)[:, None] * rate
+    angle = torch.arange(start, start + time, device=device)[:, None] * rate
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :dim]

@@ -91,7 +91,7 @@ def measure(
                 found[name].append(step(sizes))
         for name, seconds in found.items():
             rates[name].append(statistics.median(seconds) / padded)
-        layers = TransformerConfig().layers
+        layers = len(TransformerConfig().mixers)
         shares.append(layers * _attention_seconds(sizes) / statistics.median(found["linear"]))
         report(
             f"{len(rows)} x {max(sizes)} frames: " + ", ".join(f"{n} {r[-1] * padded:.2f} s" for n, r in rates.items())

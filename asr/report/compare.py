@@ -134,7 +134,7 @@ def _with_ratios(rows: list[Row], experiments: Sequence[Experiment]) -> list[Row
 
 def _is_softmax(one: Experiment) -> bool:
     encoder = one.recipe.model.encoder
-    return encoder.kind == "transformer" and encoder.attention.kind == "softmax"
+    return encoder.kind == "transformer" and all(mixer.kind == "softmax" for mixer in encoder.mixers)
 
 
 def _utterances(logs: dict[str, TrainingLog]) -> list[str]:

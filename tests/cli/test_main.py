@@ -125,6 +125,10 @@ def test_schema_agrees_with_the_loader(asr, recipe):
     assert validator.is_valid(yaml.safe_load(dump_recipe(load_recipe(recipe))))
     assert validator.is_valid({"extends": "base.yaml", "model": {"encoder": {"layers": 3}}})
     assert validator.is_valid({"data": {"test": {"a": "a.jsonl"}}})
+    for layers in ([{"attention": "softmax"}, {"attention": {"rounds": 2}, "repeat": 8}], [{"repeat": 2}]):
+        assert validator.is_valid({"model": {"encoder": {"layers": layers, "attention": "lsh"}}})
+    for layers in ([{"attention": "x"}], [{"repeats": 2}], []):
+        assert not validator.is_valid({"model": {"encoder": {"layers": layers}}})
     for wrong in [{"sead": 1}, {"seed": "x"}, {"model": {"encoder": {"kind": "x"}}}, {"training": {"epochs": 0}}, []]:
         assert not validator.is_valid(wrong), wrong
 

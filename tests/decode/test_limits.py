@@ -9,13 +9,20 @@ from asr.attention.lsh import LshConfig
 from asr.attention.softmax import SoftmaxConfig
 from asr.data.config import DataConfig
 from asr.decode.limits import QUADRATIC_BUDGET, default_max_seconds
-from asr.encoder.config import BilstmConfig, FrontendConfig, ModelConfig, TransformerConfig
+from asr.encoder.config import (
+    BilstmConfig,
+    LayerConfig,
+    ModelConfig,
+    NoFrontendConfig,
+    StackFrontendConfig,
+    TransformerConfig,
+)
 from asr.recipe import Recipe
 
 
 def limit(attention=None, factor=1, heads=6):
     encoder = BilstmConfig() if attention is None else TransformerConfig(heads=heads, attention=attention)
-    frontend = FrontendConfig(kind="stack", factor=factor) if factor > 1 else FrontendConfig()
+    frontend = StackFrontendConfig(factor=factor) if factor > 1 else NoFrontendConfig()
     data = DataConfig(train=Path("train.jsonl"), dev=Path("dev.jsonl"))
     return default_max_seconds(Recipe(data=data, model=ModelConfig(frontend=frontend, encoder=encoder)))
 
@@ -38,3 +45,10 @@ def test_H7_patterns_are_limited_by_the_pairs_they_keep():
     assert 54 < limit(SoftmaxConfig(stride=4)) < limit(SoftmaxConfig(stride=64)) < 600
     assert limit(SoftmaxConfig(stride=2000)) < limit(SoftmaxConfig(stride=64))
     assert limit(SoftmaxConfig(window=(40_000, 40_000))) < 600
+
+
+def test_H7_the_costliest_layer_of_a_hybrid_sets_the_limit():
+    data = DataConfig(train=Path("train.jsonl"), dev=Path("dev.jsonl"))
+    mixers = [LinearConfig(), SoftmaxConfig(implementation="materialised"), SoftmaxConfig()]
+    encoder = TransformerConfig(layers=[LayerConfig(attention=mixer) for mixer in mixers])
+    assert default_max_seconds(Recipe(data=data, model=ModelConfig(encoder=encoder))) == 54

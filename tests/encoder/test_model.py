@@ -27,6 +27,7 @@ MIXERS = {
     "linear": {"kind": "linear"},
     "linear-causal": {"kind": "linear", "causal": True, "chunk": 8},
     "lsh": {"kind": "lsh", "bucket_size": 8, "rounds": 2},
+    "hybrid": None,  # every one of them, in a stack
 }
 STACKS = ["bilstm", "lstm"]
 LENGTHS = [37, 61, 1, 0, 2, 20]
@@ -38,7 +39,10 @@ def build(frontend, mixer, **more):
         encoder = {"kind": mixer, "layers": 2, "hidden": 8} | more
     else:
         encoder = {"kind": "transformer", "layers": 2, "dim": 16, "heads": 2, "feedforward": 24} | more
-        encoder |= {"attention": MIXERS[mixer]}
+        if mixer == "hybrid":
+            encoder["layers"] = [{"attention": MIXERS[name]} for name in ("linear-causal", "softmax", "lsh")]
+        else:
+            encoder["attention"] = MIXERS[mixer]
     torch.manual_seed(0)
     config = ModelConfig.model_validate({"frontend": FRONTENDS[frontend], "encoder": encoder})
     model = CtcModel(config, DIM, 7).eval()
@@ -72,7 +76,7 @@ def assert_padding_changes_nothing(model):
 BLOCKS = [
     {"convolution": c, "norm": n, "positions": p}
     for c, n, p in itertools.product((0, 5), ("pre", "post"), ("none", "sinusoidal", "rotary"))
-]
+] + [{"block": "macaron", "norm": "post"}, {"block": "conformer", "convolution": 5}]
 
 
 @pytest.mark.parametrize("frontend", FRONTENDS)
@@ -119,7 +123,8 @@ def test_log_probs_are_float32_probabilities_also_under_autocast():
 
 def test_every_parameter_learns():
     for frontend, mixer in itertools.product(("stack3", "conv4"), [*MIXERS, *STACKS]):
-        model = build(frontend, mixer, **{} if mixer in STACKS else {"convolution": 5}).train()
+        more = {} if mixer in STACKS else {"convolution": 5, "block": "conformer"}
+        model = build(frontend, mixer, **more).train()
         log_probs, lengths = model(torch.randn(2, 30, DIM), torch.tensor([30, 25]))
         ctc_loss_sum(log_probs, lengths, [[1, 2], [3]]).backward()
         silent = [n for n, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0]

@@ -62,9 +62,8 @@ def test_recipes_of_a_table_differ_in_the_encoder_only(names):
     recipes = [load_recipe(path) for path in RECIPES.glob(f"{names}.yaml")]
     assert len(recipes) >= 5  # the base among them
     assert all(shared(recipe) == shared(recipes[0]) for recipe in recipes)
-    kinds = {
-        r.model.encoder.kind if r.model.encoder.kind == "bilstm" else r.model.encoder.attention.kind for r in recipes
-    }
+    encoders = [recipe.model.encoder for recipe in recipes]
+    kinds = {encoder.kind if encoder.kind == "bilstm" else encoder.mixers[0].kind for encoder in encoders}
     assert kinds == {"softmax", "lsh", "linear", "bilstm"}
 
 
