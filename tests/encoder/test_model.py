@@ -27,7 +27,7 @@ MIXERS = {
     "linear": {"kind": "linear"},
     "linear-causal": {"kind": "linear", "causal": True, "chunk": 8},
     "lsh": {"kind": "lsh", "bucket_size": 8, "rounds": 2},
-    "hybrid": None,  # every one of them, in a stack
+    "hybrid": None,  # three of them in a stack
 }
 STACKS = ["bilstm", "lstm"]
 LENGTHS = [37, 61, 1, 0, 2, 20]
