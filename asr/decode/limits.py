@@ -19,8 +19,11 @@ def default_max_seconds(recipe: Recipe) -> float:
     encoder = recipe.model.encoder
     if not isinstance(encoder, TransformerConfig):
         return MAX_SECONDS
-    mixers, heads = encoder.mixers, encoder.heads  # layers run one after the other
+
+    def most(frames: int) -> int:  # not the sum: layers run one after the other
+        return max(mixer.pair_bytes(encoder.heads, frames) for mixer in encoder.mixers)
+
     frame_seconds = recipe.features.hop_ms / 1000 * recipe.model.frontend.factor
     all_frames = range(math.ceil(MAX_SECONDS / frame_seconds) + 1)
-    frames = bisect_right(all_frames, QUADRATIC_BUDGET, key=lambda n: max(mixer.pair_bytes(heads, n) for mixer in mixers)) - 1
+    frames = bisect_right(all_frames, QUADRATIC_BUDGET, key=most) - 1
     return MAX_SECONDS if frames == all_frames[-1] else math.floor(frames * frame_seconds)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from asr.attention.mixer import MixerConfig
+from asr.attention.mixer import Mixer
 from asr.encoder.config import TransformerConfig
 from asr.encoder.convolution import GatedConvolution
 from asr.encoder.dropout import Dropout
@@ -34,25 +34,28 @@ class Block(nn.Module):
 
     `norm: pre` is x + f(norm(x)) (Xiong et al. 2020), `post` is norm(x + f(x)) (Vaswani et al. 2017).
 
+    Args:
+        looks_back: the convolution sees only the past.
+
     Attributes:
         causal: no frame sees a later one.
         streams: `step` continues from a state.
     """
 
-    def __init__(self, config: TransformerConfig, mixer: MixerConfig) -> None:
+    def __init__(self, config: TransformerConfig, mixer: Mixer, looks_back: bool = False) -> None:
         super().__init__()
         dim = config.dim
         self.pre = config.norm == "pre"
         self.first = None if config.block == "transformer" else _feedforward(config)
-        self.mixer = mixer.build(dim, config.heads, rotary=config.positions == "rotary")
-        self.convolution = GatedConvolution(dim, config.convolution, config.causal) if config.convolution else None
+        self.mixer = mixer
+        self.convolution = GatedConvolution(dim, config.convolution, looks_back) if config.convolution else None
         self.feedforward = _feedforward(config)
         parts = (self.first, self.mixer, self.convolution, self.feedforward)
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for part in parts if part is not None)
         self.last = nn.LayerNorm(dim) if config.block == "conformer" else nn.Identity()
         self.dropout = Dropout(config.dropout)
-        self.causal = self.mixer.causal and (self.convolution is None or self.convolution.causal)
-        self.streams = self.mixer.streams and self.causal
+        sees_ahead = self.convolution is not None and not looks_back
+        self.causal, self.streams = mixer.causal and not sees_ahead, mixer.streams and not sees_ahead
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         convolution = self.convolution

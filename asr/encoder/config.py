@@ -77,8 +77,8 @@ class TransformerConfig(Config):
     block: Literal["transformer", "macaron", "conformer"] = "transformer"  # see asr.encoder.block
     norm: Literal["pre", "post"] = "pre"
     positions: Literal["none", "sinusoidal", "rotary"] = "sinusoidal"
-    # Kernel of the gated depth-wise convolution in each block, in frames; 0: none. Where every mixer is causal it sees
-    # only the past, else as much of either side.
+    # Kernel of the gated depth-wise convolution in each block, in frames; 0: none. It sees only the past where every
+    # mixer is causal or streams, else as much of either side.
     convolution: int = Field(0, ge=0)
     dropout: float = Field(0.1, ge=0, lt=1)
     attention: AttentionConfig | None = SoftmaxConfig()
@@ -89,11 +89,6 @@ class TransformerConfig(Config):
         entries = [LayerConfig(repeat=self.layers)] if isinstance(self.layers, int) else self.layers
         chosen = [entry.attention or self.attention for entry in entries for _ in range(entry.repeat)]
         return [mixer for mixer in chosen if mixer is not None]
-
-    @property
-    def causal(self) -> bool:
-        """No block sees a later frame."""
-        return all(mixer.causal for mixer in self.mixers)
 
     @model_validator(mode="before")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ class TransformerEncoder(nn.Module):
     Attributes:
         causal: no frame sees a later one: every mixer is causal, and with them the convolutions.
         streams: `step` continues from a state of fixed size: every mixer streams.
+        step_frames: pieces given to `step` hold a multiple of this many frames; an utterance's last may be shorter.
 
     Example:
         >>> encoder = TransformerEncoder(TransformerConfig(attention=LinearConfig(causal=True))).eval()
@@ -38,12 +40,15 @@ class TransformerEncoder(nn.Module):
         self.width = config.dim
         self.sinusoidal = config.positions == "sinusoidal"
         self.dropout = Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, mixer) for mixer in config.mixers)
+        mixers = [mixer.build(config.dim, config.heads, config.positions == "rotary") for mixer in config.mixers]
+        looks_back = all(mixer.causal or mixer.streams for mixer in mixers)
+        self.blocks = nn.ModuleList(Block(config, mixer, looks_back) for mixer in mixers)
         # A Conformer's block ends with a norm itself, and so does one with `norm: post`.
         ends_raw = config.norm == "pre" and config.block != "conformer"
         self.norm = nn.LayerNorm(config.dim) if ends_raw else nn.Identity()
         self.causal = all(block.causal for block in self.blocks)
         self.streams = all(block.streams for block in self.blocks)
+        self.step_frames = math.lcm(*(mixer.step_frames for mixer in mixers))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         x = self._positioned(x, 0)

@@ -47,6 +47,19 @@ def test_pieces_give_the_numbers_of_the_whole(block):
         assert state.time == 23
 
 
+@torch.inference_mode()
+def test_a_stack_of_unlike_mixers_streams_in_pieces_that_suit_them_all():
+    chunks = [SoftmaxConfig(chunk_frames=n, left_chunks=1) for n in (2, 3)]
+    encoder = build([LinearConfig(causal=True), *chunks, SoftmaxConfig(causal=True, window=(4, 0))], convolution=3)
+    assert (encoder.causal, encoder.streams, encoder.step_frames) == (False, True, 6)
+    x = torch.randn(1, 21, 12, dtype=torch.float64)
+    state, pieces = encoder.initial_state(1), []
+    for piece in x.split([6, 12, 3], dim=1):
+        y, state = encoder.step(piece, state)
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, 1), encoder(x, torch.tensor([21])), atol=1e-10, rtol=0)
+
+
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: "-".join(map(str, block.values())))
 @torch.inference_mode()
 def test_a_causal_stack_does_not_see_the_future(block):
@@ -99,7 +112,7 @@ def test_the_blocks_follow_their_equations():
 
     def block(**more):
         torch.manual_seed(0)
-        return Block(TransformerConfig(**SIZES, **more), SoftmaxConfig()).eval()
+        return Block(TransformerConfig(**SIZES, **more), SoftmaxConfig().build(12, 2)).eval()
 
     close = partial(torch.testing.assert_close, atol=1e-6, rtol=1e-5)
     b = block(block="conformer", convolution=3)
