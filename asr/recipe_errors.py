@@ -39,7 +39,7 @@ def _line(detail: ErrorDetails, tree: Mapping) -> str:
         case "extra_forbidden":
             section = schema.resolve(detail["loc"][:-1])
             prefix = ".".join(map(str, section.keys)) + ": " if section.keys else ""
-            return f"{find(tree, keys).where}: {prefix}{_unknown_key(str(keys[-1]), section)}"
+            return f"{find(tree, keys).where}: {prefix}{_unknown_key(str(keys[-1]), section, tree)}"
         case "missing" if isinstance(keys[-1], int):  # an item of a list of fixed length
             return _wrong_value(schema.resolve(detail["loc"][:-1]), tree)
         case "missing":
@@ -110,7 +110,7 @@ def _number_hint(node: Scalar) -> str | None:
     return None
 
 
-def _unknown_key(key: str, section: schema.Place) -> str:
+def _unknown_key(key: str, section: schema.Place, tree: Mapping) -> str:
     """The message for a key its section does not have: a near name here, else where in the recipe it belongs."""
     message = f"unknown key {key!r}"
     here = list(section.annotation.model_fields)
@@ -120,7 +120,7 @@ def _unknown_key(key: str, section: schema.Place) -> str:
         return f"{message}; did you mean {near!r}?"
 
     if kinds := [schema.kinds(other)[0] for other in section.among if names & set(other.model_fields)]:
-        own = schema.kinds(section.annotation)[0]
+        own = _got(find(tree, (*section.keys, "kind"))).strip("'")  # a class may stand for several kinds
         return f"{message} for kind: {own}; it belongs to kind: {' or '.join(kinds)}"
     if places := _places(names):
         labels = [f"{place} (kind: {kinds[0]})" if len(kinds) == 1 else place for place, kinds in places.items()]

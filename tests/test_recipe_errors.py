@@ -200,6 +200,25 @@ def test_an_attention_that_no_layer_has_is_refused(load):
     )
 
 
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            "rely",
+            ".feature_map.kind: must be one of elu, relu, identity, exp, square, favor, hedgehog, got 'rely'; did you "
+            "mean 'relu'?",
+        ),
+        ("{kind: relu, redraw: 3}", ".feature_map: unknown key 'redraw' for kind: relu; it belongs to kind: favor"),
+        ("{kind: favor, size: 0}", ".feature_map.size: must be an integer >= 1, got 0"),
+        ("identity", ": feature_map: identity gives weights of both signs; it needs normaliser: output"),
+    ],
+)
+def test_wrong_feature_map(load, section, message):
+    key = "model.encoder.attention"
+    override = f"{key}={{kind: linear, feature_map: {section}}}"
+    assert load(BASE, override) == f"override {override!r}: {key}{message}"
+
+
 def test_wrong_item_of_a_list(load):
     assert load(BASE + "scoring:\n  ignore:\n    - a\n    - 7\n") == (
         "x.yaml:5: scoring.ignore.1: must be a string, got 7; put it in quotes: '7'"

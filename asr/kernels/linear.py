@@ -25,6 +25,7 @@ def linear_attention(
     table: Tensor | None = None,
     feature_map: str = "elu",
     eps: float = 1e-6,
+    normalise: bool = True,
 ) -> Tensor:
     """Each frame attends to all real frames of its row; cost O(time · dim · width).
 
@@ -35,6 +36,7 @@ def linear_attention(
         table: (time, dim) float32 of `rotary_table`, or None for no positions.
         feature_map: a key of `FEATURE_MAPS`.
         eps: added to the normaliser: a frame that sees no key gives 0, not NaN.
+        normalise: divide by φ(q_i)ᵀ z + eps. Otherwise the op is two matrix products, and always PyTorch computes them.
 
     Returns:
         (batch, time, heads, width), dtype of v. Sums are in float32 whatever the inputs are.
@@ -48,14 +50,21 @@ def linear_attention(
         torch.Size([2, 10, 4, 8])
     """
     check(q, k, v, lengths, table, feature_map)
-    if not compiled(q, v):
-        return reference(q, k, v, lengths, table, feature_map, eps)
+    if not normalise or not compiled(q, v):
+        return reference(q, k, v, lengths, table, feature_map, eps, normalise)
     q, k, v = common(q, k, v)
     return torch.ops.asr.linear_attention(q, k, v, lengths.long().contiguous(), table, feature_map, eps)[0]
 
 
 def reference(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, feature_map: str, eps: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    table: Tensor | None,
+    feature_map: str,
+    eps: float,
+    normalise: bool = True,
 ) -> Tensor:
     """The definition, in the dtype of its inputs but at least float32."""
     dtype = v.dtype
@@ -66,10 +75,11 @@ def reference(
         q = phi(q).masked_fill(~real, 0.0)
         k = phi(k).masked_fill(~real, 0.0)  # padding must leave S and z alike
         v = v.masked_fill(~real, 0.0)  # 0 · NaN would be NaN
-        z = k.sum(1)
         turned_q, turned_k, values = (t.transpose(1, 2) for t in (turn(q, table), turn(k, table), v))
         y = (turned_q @ (turned_k.mT @ values)).transpose(1, 2)
-        return (y / ((q * z[:, None]).sum(-1, keepdim=True) + eps)).to(dtype)
+        if normalise:
+            y = y / ((q * k.sum(1, keepdim=True)).sum(-1, keepdim=True) + eps)
+        return y.to(dtype)
 
 
 LIBRARY.define(

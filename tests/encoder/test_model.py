@@ -26,6 +26,7 @@ MIXERS = {
     "materialised": {"kind": "softmax", "implementation": "materialised"},
     "linear": {"kind": "linear"},
     "linear-causal": {"kind": "linear", "causal": True, "chunk": 8},
+    "favor": {"kind": "linear", "feature_map": {"kind": "favor", "size": 8}},
     "lsh": {"kind": "lsh", "bucket_size": 8, "rounds": 2},
     "hybrid": None,  # three of them in a stack
 }

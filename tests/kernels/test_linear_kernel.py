@@ -234,3 +234,14 @@ def test_reference_is_the_explicit_form():
         similarity = torch.stack([(phi(q[0, i, 0]) * phi(k[0, j, 0])).sum() for j in range(7)])
         expected = (similarity[:, None] * v[0, :7, 0]).sum(0) / similarity.sum()
         torch.testing.assert_close(out[0, i, 0], expected)
+
+
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
+def test_without_the_normaliser_only_the_numerator_is_left(feature_map):
+    q, k, v, lengths = inputs(2, 33, 3, 8, 5)
+    table, phi = rotary_table(33, 8), FEATURE_MAPS[feature_map]
+    real = (torch.arange(33) < lengths[:, None])[:, :, None, None]
+    sums = (phi(q) * (phi(k) * real).sum(1, keepdim=True)).sum(-1, keepdim=True)
+    out = linear_attention(q, k, v, lengths, table, feature_map, normalise=False)
+    whole = reference(*(t.double() for t in (q, k, v)), lengths, table, feature_map, eps=1e-6)
+    torch.testing.assert_close(out.double(), whole * (sums.double() + 1e-6), atol=1e-3, rtol=1e-3)
