@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from asr.attention.gau import GauConfig
 from asr.attention.lightning import LightningConfig
 from asr.attention.linear import LinearConfig
 from asr.attention.lsh import LshConfig
@@ -14,6 +15,6 @@ from asr.attention.softmax import SoftmaxConfig
 from asr.attention.summary import SummaryConfig
 
 AttentionConfig = Annotated[
-    SoftmaxConfig | LinearConfig | LshConfig | SummaryConfig | LstmConfig | LightningConfig,
+    SoftmaxConfig | LinearConfig | LshConfig | SummaryConfig | LstmConfig | LightningConfig | GauConfig,
     Field(discriminator="kind"),
 ]

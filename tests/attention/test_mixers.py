@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from asr.attention.feature_maps import FavorConfig, FixedMapConfig, HedgehogConfig
+from asr.attention.gau import GauConfig
 from asr.attention.lightning import LightningConfig
 from asr.attention.linear import LinearConfig
 from asr.attention.lsh import LshConfig
@@ -30,6 +31,10 @@ MIXERS = {
     "softmax-stride-causal": SoftmaxConfig(stride=6, causal=True),
     "softmax-topk": SoftmaxConfig(topk=4),
     "softmax-topk-causal": SoftmaxConfig(topk=4, causal=True),
+    "gau": GauConfig(group=None, width=8),
+    "gau-causal": GauConfig(group=None, width=8, causal=True),
+    "gau-mixed": GauConfig(group=8, width=8),
+    "gau-mixed-causal": GauConfig(group=8, width=8, causal=True),
     "linear": LinearConfig(),
     "linear-causal": LinearConfig(causal=True, chunk=7),
     **{

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from asr.attention.gau import GauConfig
 from asr.attention.linear import LinearConfig
 from asr.attention.lsh import LshConfig
 from asr.attention.softmax import SoftmaxConfig
@@ -42,6 +43,7 @@ def test_H7_patterns_are_limited_by_the_pairs_they_keep():
     assert limit(SoftmaxConfig(causal=True)) == limit(SoftmaxConfig(window=(64, 64), global_tokens=8)) == 600
     assert limit(SoftmaxConfig(chunk_frames=16, left_chunks=8, lookahead=8)) == 600
     assert limit(SoftmaxConfig(topk=8)) == 54
+    assert limit(GauConfig(group=None)) < limit(GauConfig()) == 600
     assert 54 < limit(SoftmaxConfig(stride=4)) < limit(SoftmaxConfig(stride=64)) < 600
     assert limit(SoftmaxConfig(stride=2000)) < limit(SoftmaxConfig(stride=64))
     assert limit(SoftmaxConfig(window=(40_000, 40_000))) < 600
