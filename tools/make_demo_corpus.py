@@ -33,8 +33,9 @@ from demo.phonemes import check, phoneme_text
 from demo.speakers import Speaker, speakers
 from demo.vocabulary import Vocabulary, load_cmudict
 
-from asr.data.manifest import Utterance, write_atomically, write_manifest
+from asr.data.manifest import Utterance, write_manifest
 from asr.errors import AsrError
+from asr.files import write_atomically
 
 VERSION = 1  # of the corpus: raise it when other bytes come out
 SPLITS = ("train", "dev", "test")

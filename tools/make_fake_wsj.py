@@ -30,8 +30,8 @@ from fake_wsj.plan import Planned, plan
 from fake_wsj.sphere import write_header_only, write_sphere
 from fake_wsj.tree import DUPLICATED, DUPLICATES, Tree, write_indices, write_transcripts
 
-from asr.data.manifest import write_atomically
 from asr.errors import AsrError
+from asr.files import write_atomically
 
 RATE = 16000  # Hz
 WORDS = range(4, 9)  # words in a sentence of the small tree: 2 to 3 s

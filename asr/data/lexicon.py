@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from asr.data.manifest import write_atomically
 from asr.data.text import read_lines, split_words
 from asr.errors import DataError
+from asr.files import write_atomically
 
 Stress = Literal["keep", "fold"]
 Pronunciation = tuple[str, ...]

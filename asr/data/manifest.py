@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from asr.data.text import read_lines, split_words
 from asr.errors import DataError
+from asr.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -97,17 +97,6 @@ def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> None:
             raise DataError(f"{path}: utterance {utterance.id!r}: {error}") from None
         lines[key] = line
     write_atomically(path, "".join(lines[key] + "\n" for key in sorted(lines)))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write UTF-8 text with LF line ends; the file appears whole or not at all, its folder is made if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(text.encode("utf-8"))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _to_json(utterance: Utterance, folder: Path) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from asr.audio.fbank import num_frames
 from asr.data.audio_stats import AudioStats
 from asr.data.feasible import required_frames
 from asr.data.lexicon import Lexicon, fold_stress
-from asr.data.manifest import Utterance, write_atomically
+from asr.data.manifest import Utterance
 from asr.data.report_text import report_text
 from asr.data.validate import Summary, summarise
+from asr.files import write_atomically
 
 LENGTH_EDGES = (1, 2, 3, 5, 10, 15, 20, 30)  # seconds; the histogram's inner borders
 FACTORS = (1, 2, 4)  # feature frames per encoder frame

@@ -35,6 +35,7 @@ from asr.audio.fbank import VERSION as FBANK_VERSION
 from asr.audio.fbank import check_config
 from asr.data.extract import Job, extract
 from asr.errors import DataError
+from asr.files import sync, sync_folder, write_atomically
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
@@ -177,14 +178,16 @@ def _write(target: Path, jobs: Sequence[Job], config: FeaturesConfig, workers: i
                 file.write(np.ascontiguousarray(result, dtype=DTYPE).data)
                 where[id] = (total, len(result))
                 total += len(result)
+            sync(file)  # a store that a power cut left half empty would be trained on
         _report(jobs, failed, total, time.perf_counter() - began)
         if not where:
             id, reason = next(iter(failed.items()))
             raise DataError(f"none of {len(jobs)} utterances gave features; the first, {id!r}: {reason}")
         index = {"format": FORMAT, "dim": config.dim, "av": _has_av(), "utterances": where, "failed": failed}
-        (unfinished / "index.json").write_text(json.dumps(index, ensure_ascii=False), "utf-8")
+        write_atomically(unfinished / "index.json", json.dumps(index, ensure_ascii=False))
         try:
             os.replace(unfinished, target)
+            sync_folder(target.parent)
         except OSError:
             if not target.exists():  # else another run was faster, with the same inputs
                 raise

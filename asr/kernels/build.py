@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 from asr.errors import AsrError
+from asr.files import try_lock
 
 TIME_LIMIT = 300.0  # seconds; a build takes some 20 on a free core
 # The oldest torch whose stable ABI suffices: a library runs with this version and every later one.
@@ -282,23 +283,11 @@ def _run(command: list[str], limit: float) -> tuple[int | None, str]:
 def _locked(path: Path, end: float) -> Iterator[None]:
     """Holds the lock; the system releases it when the process ends, however that happens."""
     with path.open("a") as file:
-        while not _try_lock(file.fileno()):
+        while not try_lock(file.fileno()):  # Windows has none: builds side by side each replace the whole file
             if time.monotonic() > end:
                 raise BuildError(f"another process has been building the kernels for too long; it holds {path}")
             time.sleep(0.1)
         yield  # closing the file releases the lock
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows: builds may run side by side; each replaces the whole file
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @lru_cache

@@ -18,10 +18,11 @@ from asr.ctc.greedy import greedy_decode
 from asr.ctc.pronunciations import best_reference
 from asr.ctc.score import Score, match, score
 from asr.data.config import PhonesConfig, SubwordsConfig
-from asr.data.manifest import Utterance, read_manifest, write_atomically
+from asr.data.manifest import Utterance, read_manifest
 from asr.data.text import split_words
 from asr.data.tokens import OovError, PhoneTable
 from asr.errors import DataError
+from asr.files import write_atomically
 from asr.recipe import Recipe
 from asr.recogniser import Recogniser
 from asr.report.listing import listing

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from asr.data.manifest import write_atomically
 from asr.data.text import read_lines, split_words
 from asr.errors import DataError
+from asr.files import write_atomically
 
 
 class Field(NamedTuple):

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from asr.data.lexicon import Lexicon
-from asr.data.manifest import Utterance, write_atomically
+from asr.data.manifest import Utterance
 from asr.errors import DataError
+from asr.files import write_atomically
 from wsj.g2p import pronounce
 from wsj.lexicon import SPOKEN_NOISE_PHONE, with_spoken_noise
 

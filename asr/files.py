@@ -1,0 +1,73 @@
+"""Files that survive a crash: written whole or not at all, and on the disk when the call returns; and their locks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` when the block ends without an error.
+
+    Its bytes are on the disk before it gets its name, and the name before the block is left, so that neither a kill
+    nor a power cut leaves half a file. A kill may leave the temporary file, `.NAME.PID.tmp`.
+
+    Args:
+        keep: the name under which what stood at `path` goes on; between the two renames only `keep` is there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            sync(file)
+        if keep is not None and path.exists():
+            os.replace(path, keep)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write UTF-8 text with LF line ends; the file appears whole or not at all, its folder is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def sync(file: BinaryIO) -> None:
+    """Return when what was written to the file is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Return when the names in the folder are on the disk; where folders cannot be flushed (Windows), at once."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take the lock of an open file, without waiting; the system gives it back when the process ends, however it does.
+
+    Returns False where another process holds it. True also where there are no such locks (Windows, some network disks).
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
