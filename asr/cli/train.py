@@ -12,12 +12,34 @@ def train(
     recipe: Annotated[Path, typer.Argument(help="Recipe file (YAML).")],
     overrides: Annotated[Optional[list[str]], typer.Argument(help="Changes to it: key.sub=value …")] = None,  # noqa: UP045
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the experiment folder's last.pt stands.")
+        bool, typer.Option("--resume", help="Go on where the latest checkpoint of the experiment folder stands.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier training in that folder.")] = False,
+    check_resume: Annotated[
+        bool,
+        typer.Option(
+            "--check-resume",
+            help="Train nothing, but prove on a few steps of this recipe that killed and resumed equals unbroken.",
+        ),
+    ] = False,
 ) -> None:
-    """Train a recipe; the experiment folder (key `exp`) holds everything that comes out of it."""
+    """Train a recipe; the experiment folder (key `exp`) holds everything that comes out of it.
+
+    Exit code: 0 done, 1 failed (with --check-resume also: not exact), 2 a mistake in the recipe, 130 interrupted, after
+    a checkpoint was saved.
+    """
+    from asr.errors import UsageError
     from asr.recipe_loader import load_recipe
+
+    loaded = load_recipe(recipe, overrides or [], check_files=True)
+    if check_resume:
+        if resume or overwrite:
+            raise UsageError("--check-resume leaves the experiment alone: leave out --resume and --overwrite")
+        from asr.train.check_resume import check_resume as check
+
+        verdict = check(loaded, say=lambda line: typer.echo(f"check: {line}", err=True))
+        print(verdict.text())
+        raise typer.Exit(0 if verdict.exact else 1)
     from asr.train.loop import train as run
 
-    print(run(load_recipe(recipe, overrides or [], check_files=True), resume=resume, overwrite=overwrite))
+    print(run(loaded, resume=resume, overwrite=overwrite))

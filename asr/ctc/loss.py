@@ -15,10 +15,10 @@ from torch import Tensor
 from asr.data.feasible import required_frames
 
 
-def ctc_loss_sum(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], blank: int = 0) -> Tensor:
-    """Sum over the batch of -ln p(target), nats.
+def ctc_losses(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], blank: int = 0) -> Tensor:
+    """-ln p(target) of each row, nats: (batch,).
 
-    An empty target costs minus the sum of log p(blank). Divide by `reference_tokens` of the group for the loss.
+    An empty target costs minus the sum of log p(blank). Divide the sum by `reference_tokens` of the group for the loss.
 
     Args:
         log_probs: (batch, time, tokens), natural log.
@@ -36,12 +36,16 @@ def ctc_loss_sum(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], b
         if frames < required_frames(target):
             raise ValueError(f"row {row}: {required_frames(target)} frames needed for its target, {frames} given")
     if not log_probs.numel():  # torch refuses it
-        return log_probs.sum() * 0.0
+        return log_probs.sum((1, 2)) * 0.0
     log_probs = log_probs.to(torch.promote_types(log_probs.dtype, torch.float32))
     flat = torch.tensor([t for target in targets for t in target], dtype=torch.long, device=log_probs.device)
     sizes = torch.tensor([len(t) for t in targets], dtype=torch.long, device=log_probs.device)
-    per_row = F.ctc_loss(log_probs.transpose(0, 1), flat, lengths.to(log_probs.device), sizes, blank, reduction="none")
-    return per_row.sum()
+    return F.ctc_loss(log_probs.transpose(0, 1), flat, lengths.to(log_probs.device), sizes, blank, reduction="none")
+
+
+def ctc_loss_sum(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], blank: int = 0) -> Tensor:
+    """The sum of `ctc_losses` over the batch."""
+    return ctc_losses(log_probs, lengths, targets, blank).sum()
 
 
 def reference_tokens(targets: list[list[int]]) -> int:

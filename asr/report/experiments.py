@@ -12,6 +12,7 @@ from asr.errors import RecipeError
 from asr.recipe import Recipe
 from asr.recipe_loader import load_recipe, recipe_to_dict
 from asr.report.log import read_log
+from asr.train.run import resumable
 
 # Nothing here changes what a training does.
 REPORTING = (
@@ -23,6 +24,8 @@ REPORTING = (
     "data.workers",
     "data.features",
     "training.tensorboard",
+    "training.save_minutes",
+    "training.max_nonfinite",
 )
 # Where two models differ in one of these, their rates or times are not comparable.
 SHARED = ("seed", "data", "tokens", "scoring", "training.batch_frames", "training.device", "training.threads")
@@ -45,7 +48,7 @@ class Experiment:
 
     @property
     def resumable(self) -> bool:
-        return (self.exp / "last.pt").is_file()
+        return resumable(self.exp)
 
 
 def resolve(targets: Sequence[Path], overrides: Sequence[str] = ()) -> list[Experiment]:

@@ -9,12 +9,16 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from asr.errors import AsrError
 
 if TYPE_CHECKING:
     from asr.report.experiments import Experiment
+
+
+GRACE = 120.0  # seconds that an interrupted training has to finish its step and save
 
 
 class TrainingFailed(AsrError):
@@ -57,13 +61,23 @@ def _interrupt(*_: object) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Let the training save; a second interrupt while waiting kills it and whatever it started."""
+    """Let the training save; when its time is up, or at a second interrupt, kill it and whatever it started.
+
+    SIGTERM, not SIGINT: a shell starts background jobs deaf to SIGINT, and so would the training be until its loop
+    begins.
+    """
     try:
-        process.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
-        process.wait()
-    except KeyboardInterrupt:
-        if os.name == "posix":
+        process.terminate()
+        process.wait(GRACE)
+    except (KeyboardInterrupt, subprocess.TimeoutExpired) as reason:
+        _kill(process)
+        if isinstance(reason, KeyboardInterrupt):
+            raise
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if os.name == "posix":
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
-        raise
+    process.kill()
+    process.wait()

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from asr.errors import AsrError, DataError
+from asr.files import replacing
 
 FORMAT = 1
 
 
-def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Write tensors and plain types under a temporary name, flush to the disk, then rename over `path`.
+def save_checkpoint(path: Path, content: dict[str, Any], keep: Path | None = None) -> None:
+    """Write tensors and plain types in place of `path`, as `asr.files.replacing` does.
+
+    Args:
+        keep: where the checkpoint that stood at `path` goes on.
 
     Raises:
         AsrError: the disk does not take it; what stood at `path` before still does.
     """
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb") as file:
+        with replacing(path, keep) as file:
             torch.save({"format": FORMAT, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as either
-        raise AsrError(f"{path}: cannot be written ({_first_line(error)})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise AsrError(
+            f"{path}: cannot be written ({_first_line(error)}); the checkpoint before it is whole: make room, "
+            "then go on with --resume"
+        ) from None
 
 
 def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -51,6 +52,21 @@ def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str,
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f"{path}: not a checkpoint of this program, or of another format than {FORMAT}")
     return content
+
+
+def load_newest(paths: Sequence[Path]) -> tuple[Path, dict[str, Any], list[str]]:
+    """The first of `paths`, newest first, that can be read: (its path, its content, why those before it could not).
+
+    Raises:
+        DataError: none can; one line for each that is there.
+    """
+    reasons: list[str] = []
+    for path in (p for p in paths if p.exists()):
+        try:
+            return path, load_checkpoint(path), reasons
+        except DataError as error:
+            reasons.append(str(error))
+    raise DataError("\n".join(reasons) or f"{paths[0]}: no checkpoint here; train the recipe first (asr train)")
 
 
 def _first_line(error: Exception) -> str:

@@ -64,8 +64,8 @@ class Schedule:
         return rate
 
     def observe(self, error: float) -> bool:
-        """The dev error of a validation. Returns True when the rate is cut now. A NaN counts as no news."""
-        if self.config.kind != "plateau" or math.isnan(error):
+        """The dev error of a validation. Returns True when the rate is cut now. NaN and inf are no news."""
+        if self.config.kind != "plateau" or not math.isfinite(error):
             return False
         if error < self.best:
             self.best, self.bad_epochs = error, 0

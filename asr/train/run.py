@@ -2,63 +2,80 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import platform
 import shutil
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from asr.errors import AsrError
+from asr.errors import AsrError, DataError
+from asr.files import sync, write_atomically
 from asr.recipe import Recipe
 from asr.recipe_loader import dump_recipe, recipe_to_dict
+from asr.train.checkpoint import load_newest
+from asr.train.lock import FolderLock
 
 log = logging.getLogger("asr")
 
 # What may differ between a run and its resumption: where it lies and runs, how long it goes on, how it is reported.
 FREE_ON_RESUME = {
     "name", "exp", "published", "scoring", "data.test", "data.features", "data.workers", "training.epochs",
-    "training.max_minutes", "training.tensorboard", "training.threads", "training.device",
+    "training.max_minutes", "training.tensorboard", "training.threads", "training.device", "training.save_minutes",
+    "training.max_nonfinite",
 }  # fmt: skip
 
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 class Run:
-    """Opens the folder, copies log lines into train.log, writes log.jsonl and TensorBoard.
+    """Holds the folder, copies log lines into train.log, writes log.jsonl and TensorBoard. A context manager.
 
     Nothing of an earlier training is touched before `begin`, so that a recipe or data in error costs no result.
 
     Raises:
-        AsrError: the folder holds another training and neither `resume` nor `overwrite` was asked for, it holds
-            somebody else's recipe.yaml, or it cannot be written.
+        AsrError: another training is running in the folder; it holds a training and neither `resume` nor `overwrite`
+            was asked for; it holds somebody else's recipe.yaml; it cannot be written, then or later.
     """
 
     def __init__(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
         assert recipe.exp is not None, "load_recipe fills exp"
         self.recipe, self.folder = recipe, recipe.exp
-        self.last, self.best = self.folder / "last.pt", self.folder / "best.pt"
-        self.events = self.folder / "log.jsonl"
-        self.resuming = resume and self.last.exists()
-        trained = self.last.exists() or self.best.exists()
-        if trained and not self.resuming and not overwrite:
-            raise AsrError(f"{self.folder} holds a training already; add --resume, --overwrite or another exp=DIR")
-        self.copy = self.folder / "recipe.yaml"
+        self.last, self.previous, self.best = (self.folder / f"{name}.pt" for name in ("last", "previous", "best"))
+        self.events, self.copy = self.folder / "log.jsonl", self.folder / "recipe.yaml"
+        self.resuming, self._resume, self._overwrite = False, resume, overwrite
+        self._damaged = False
+        self._board: Any = None
+
+    def __enter__(self) -> Run:
+        trained = resumable(self.folder) or self.best.exists()
         if self.copy.exists() and not trained and not self.events.exists():
             raise AsrError(f"{self.copy} is not from a training and would be overwritten; choose another exp=DIR")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._handler = logging.FileHandler(
-                self.folder / "train.log", mode="a" if self.resuming else "w", encoding="utf-8"
-            )
+            self._lock = FolderLock(self.folder)
+            try:
+                self.resuming = self._resume and resumable(self.folder)
+                if trained and not self.resuming and not self._overwrite:
+                    raise AsrError(
+                        f"{self.folder} holds a training already; add --resume, --overwrite or another exp=DIR"
+                    )
+                self._handler = _LogFile(self.folder / "train.log", "a" if self.resuming else "w", encoding="utf-8")
+            except BaseException:
+                self._lock.release()
+                raise
         except OSError as error:
             raise AsrError(f"{self.folder}: cannot be used as experiment folder ({error.strerror})") from None
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        self._board: Any = None
-
-    def __enter__(self) -> Run:
         self._level = log.level
         if not log.isEnabledFor(logging.INFO):  # train.log is the same for a caller without logging of their own
             log.setLevel(logging.INFO)
@@ -66,36 +83,71 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        full = isinstance(error, OSError) and error.errno in DISK_FULL
+        if full:
+            error = AsrError(f"{self.folder}: cannot be written ({error}); make room, then go on with --resume")
         if error is not None:  # the terminal shows it, so the log does
             reason = f"{error}" if isinstance(error, AsrError) else repr(error)
             self._handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, reason, (), None))
         log.removeHandler(self._handler)
         log.setLevel(self._level)
-        self._handler.close()
+        with suppress(OSError):  # what a full disk did not take
+            self._handler.close()
         if self._board is not None:
             self._board.close()
+        self._lock.release()
+        if full and error is not None:
+            raise error from None
 
-    def begin(self) -> None:
+    def load(self) -> dict[str, Any] | None:
+        """The newest whole checkpoint of the training to continue; None where there is none to continue.
+
+        Raises:
+            AsrError: none is whole, it cannot be resumed, or it was trained with another recipe.
+        """
+        if not self.resuming:
+            return None
+        path, saved, damaged = load_newest((self.last, self.previous))
+        self._damaged = bool(damaged)
+        for reason in damaged:
+            log.warning("%s; going on from the one before it, %s", reason, path)
+        if "training" not in saved:
+            raise DataError(f"{path}: has weights only (a best.pt?) and cannot be resumed; start with --overwrite")
+        self._check_same(path, saved["recipe"])
+        return saved
+
+    def begin(self, epochs_done: int = 0) -> None:
         """Recipe and data are good: make room for this training, or make ready what is to be continued."""
+        for unfinished in self.folder.glob(".*.tmp"):  # left by a kill
+            unfinished.unlink()
         if self.resuming:
-            # A line cut off by a kill would swallow the next one.
-            whole, newline, _ = (self.events.read_bytes() if self.events.exists() else b"").rpartition(b"\n")
-            self.events.write_bytes(whole + newline)
+            if self._damaged:  # it must not take the place of the whole one when the next is saved
+                os.replace(self.last, self.last.with_suffix(".damaged"))
+            self._rewind(epochs_done)
         else:
-            for stale in (self.last, self.best, self.events, *self.folder.glob("results/*.*")):
+            old = (self.last, self.previous, self.best, self.last.with_suffix(".damaged"), self.events)
+            for stale in (*old, *self.folder.glob("results/*.*")):
                 stale.unlink(missing_ok=True)
             shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
             self.events.touch()
-        self.copy.write_text(dump_recipe(self.recipe), encoding="utf-8")
+        write_atomically(self.copy, dump_recipe(self.recipe))
         if self.recipe.training.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(self.folder / "tensorboard"))
+            self._board = SummaryWriter(str(self.folder / "tensorboard"), purge_step=epochs_done + 1)
+
+    def _rewind(self, epochs_done: int) -> None:
+        """Take back what log.jsonl says of later epochs, which are trained again, and a line cut off by a kill."""
+        lines = self.events.read_bytes().split(b"\n")[:-1] if self.events.exists() else []
+        kept = [line for line in lines if _epoch(line) <= epochs_done]
+        write_atomically(self.events, "".join(line.decode("utf-8") + "\n" for line in kept))
 
     def event(self, kind: str, **values: Any) -> None:
         """Append one line to log.jsonl; numbers of an epoch also become TensorBoard curves."""
-        with open(self.events, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"event": kind, "time": time.time(), **values}, ensure_ascii=False) + "\n")
+        line = json.dumps({"event": kind, "time": time.time(), **values}, ensure_ascii=False) + "\n"
+        with open(self.events, "ab") as file:
+            file.write(line.encode("utf-8"))
+            sync(file)  # before a checkpoint says that the epoch is over
         if kind == "epoch" and self._board is not None:
             for key, value in values.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and key != "epoch":
@@ -114,14 +166,31 @@ class Run:
         id, why = next(iter(dropped.items()))
         log.warning("%s: %d utterances left out, listed in %s; the first: %s: %s", name, len(dropped), path, id, why)
 
-    def check_same(self, saved: dict[str, Any]) -> None:
-        """Raise AsrError where the recipe to resume with differs from the one in the checkpoint."""
+    def _check_same(self, path: Path, saved: dict[str, Any]) -> None:
         different = _differences(recipe_to_dict(self.recipe), saved)
         if different:
             raise AsrError(
-                f"{self.last}: was trained with another recipe; these keys differ: {', '.join(different)}; "
+                f"{path}: was trained with another recipe; these keys differ: {', '.join(different)}; "
                 "put them back, or start anew with --overwrite"
             )
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk loses a line that the terminal has; the next checkpoint says so once, not every line again."""
+
+
+def resumable(folder: Path) -> bool:
+    """Whether a training in the folder can be gone on with."""
+    return any((folder / name).exists() for name in ("last.pt", "previous.pt"))
+
+
+def _epoch(line: bytes) -> int:
+    """The epoch that a line of log.jsonl closes, or 0."""
+    try:
+        return int(json.loads(line).get("epoch", 0))
+    except (ValueError, AttributeError, TypeError):
+        return 0  # not ours to judge: the reader names the line
 
 
 def _differences(new: Any, old: Any, path: str = "") -> list[str]:

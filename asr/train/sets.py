@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -49,6 +49,11 @@ class LoadedSet:
     def __post_init__(self) -> None:
         self.frames = [self.store.frames(u.id) for u in self.utterances]
         self.ids = [u.id for u in self.utterances]
+
+    def first(self, count: int) -> LoadedSet:
+        """Its first utterances alone, at least one with tokens among them where there is one."""
+        count = max(count, next((i + 1 for i, target in enumerate(self.targets) if target), 0))
+        return replace(self, utterances=self.utterances[:count], targets=self.targets[:count])
 
     def batch(self, rows: Sequence[int], augment: SpecAugmentConfig | None = None, seed: str = "") -> Batch:
         """The utterances of these rows, normalised, padded with 0. The draws of SpecAugment follow from seed and id."""

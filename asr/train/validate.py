@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -29,10 +29,13 @@ class Validation:
     blank_frames: int = 0
     loss_sum: float = 0.0  # over utterances whose target fits into their frames
     loss_tokens: int = 0
+    not_finite: list[str] = field(default_factory=list)  # utterances for which the model gave no numbers
 
     @property
     def per(self) -> float:
-        """Token errors in percent of the reference tokens; NaN for a set without any."""
+        """Token errors in percent of the reference tokens; NaN for a set without any, or a model that gives NaN."""
+        if self.not_finite:
+            return float("nan")
         errors = self.substitutions + self.deletions + self.insertions
         return 100 * errors / self.reference_tokens if self.reference_tokens else float("nan")
 
@@ -76,6 +79,8 @@ def validate(
         result.loss_sum += float(ctc_loss_sum(log_probs[fits], lengths[fits], targets, tokens.blank))
         result.loss_tokens += sum(map(len, targets))
         best = log_probs.argmax(-1).cpu()
+        nan = log_probs.isnan().any(-1).cpu()
+        result.not_finite += [id for i, id in enumerate(batch.ids) if nan[i, : int(lengths[i])].any()]
         for i, decoded in enumerate(greedy_decode(log_probs, lengths, tokens.blank)):
             counts = error_counts(batch.targets[i], [t.id for t in decoded], unmatchable=tokens.unk)
             result.substitutions += counts.substitutions

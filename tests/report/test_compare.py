@@ -1,6 +1,9 @@
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -242,37 +245,83 @@ class TestProcess:
         training.train(one)
         assert (tmp_path / "args").read_text().endswith(" --resume")
 
-    def test_interrupt_lets_the_training_save_and_leaves_no_child(self, tmp_path):
-        """A comparison in a process of its own is sent one SIGINT while it trains."""
-        driver = tmp_path / "driver.py"
-        child = (
-            "import pathlib, sys, time\n"
-            f"here = pathlib.Path({str(tmp_path)!r})\n"
-            "(here / 'started').touch()\n"
-            "try:\n    time.sleep(60)\n"
-            "except KeyboardInterrupt:\n    (here / 'saved').touch()\n    sys.exit(130)\n"
-        )
-        driver.write_text(
-            "import subprocess, sys\n"
-            "from types import SimpleNamespace\n"
-            "from asr.report import training\n"
-            "real = subprocess.Popen\n"
-            f"training.subprocess.Popen = lambda command, **k: real([sys.executable, '-c', {child!r}], **k)\n"
-            "one = SimpleNamespace(recipe_file='x.yaml', overrides=(), resumable=False)\n"
-            "try:\n    training.train(one)\n"
-            "except KeyboardInterrupt:\n    sys.exit(130)\n"
-        )
-        import signal
-        import time
+    @pytest.fixture
+    def comparison(self, tmp_path):
+        """Starts a comparison in a process of its own, with `child` in place of the training, which has begun."""
+        started = []
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            for name in ("started", "saved"):
-                (tmp_path / name).unlink(missing_ok=True)
-            process = subprocess.Popen([sys.executable, str(driver)])
-            deadline = time.monotonic() + 30
-            while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+        def start(child, grace=60.0, **more):
+            (tmp_path / "child.py").write_text(
+                f"import os, pathlib, signal, sys, time\nhere = pathlib.Path({str(tmp_path)!r})\n"
+                f"def begun(): (here / 'pid').write_text(str(os.getpid()))\n{child}"
+            )
+            driver = (
+                "import subprocess, sys\n"
+                "from types import SimpleNamespace\n"
+                "from asr.report import training\n"
+                "real = subprocess.Popen\n"
+                "child = [sys.executable, sys.argv[1]]\n"
+                "training.subprocess.Popen = lambda command, **k: real(child, **k)\n"
+                f"training.GRACE = {grace}\n"
+                "one = SimpleNamespace(recipe_file='x.yaml', overrides=(), resumable=False)\n"
+                "try:\n    training.train(one)\n"
+                "except KeyboardInterrupt:\n    sys.exit(130)\n"
+            )
+            (tmp_path / "pid").unlink(missing_ok=True)
+            process = subprocess.Popen([sys.executable, "-c", driver, tmp_path / "child.py"], **more)
+            started.append(process)
+            until = time.monotonic() + 60
+            while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+                assert process.poll() is None
+                assert time.monotonic() < until
                 time.sleep(0.02)
-            time.sleep(0.1)
-            process.send_signal(number)
-            assert process.wait(timeout=10) == 130
-            assert (tmp_path / "saved").exists()
+            return process, int((tmp_path / "pid").read_text())
+
+        yield start
+        for process in started:
+            process.kill()
+            process.wait()
+
+    SAVES = (
+        "def save(*_):\n    (here / 'saved').touch()\n    sys.exit(130)\n"
+        "signal.signal(signal.SIGTERM, save)\nbegun()\ntime.sleep(60)\n"
+    )
+    DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nbegun()\ntime.sleep(60)\n"
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_interrupt_lets_the_training_save_and_leaves_no_child(self, comparison, tmp_path, number):
+        process, child = comparison(self.SAVES)
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 130
+        assert (tmp_path / "saved").exists()
+        assert not running(child)
+
+    def test_in_the_background_too_where_a_shell_lets_no_sigint_through(self, comparison, tmp_path):
+        process, child = comparison(self.SAVES, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 130
+        assert (tmp_path / "saved").exists()
+        assert not running(child)
+
+    def test_a_training_that_does_not_end_is_killed_when_its_time_is_up(self, comparison):
+        process, child = comparison(self.DEAF, grace=0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 130
+        assert not running(child)
+
+    def test_a_second_interrupt_kills_it(self, comparison):
+        process, child = comparison(self.DEAF)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert running(child)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+        assert not running(child)
+
+
+def running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -14,6 +14,8 @@ from asr.recipe_loader import load_recipe
 from asr.recogniser import Recogniser
 from asr.train import loop
 from asr.train.checkpoint import load_checkpoint
+from asr.train.measure import Stopwatch
+from asr.train.state import Counters, State
 
 
 def events(folder, kind=None):
@@ -24,7 +26,9 @@ def events(folder, kind=None):
 def test_the_folder_of_a_training(toy, tmp_path):
     exp = tmp_path / "exp"
     assert loop.train(toy.recipe(exp)) == exp
-    assert sorted(p.name for p in exp.iterdir()) == ["best.pt", "last.pt", "log.jsonl", "recipe.yaml", "train.log"]
+    assert " ".join(sorted(p.name for p in exp.iterdir())) == (
+        ".lock best.pt last.pt log.jsonl previous.pt recipe.yaml train.log"
+    )
     assert load_recipe(exp / "recipe.yaml") == toy.recipe(exp)
     assert [e["event"] for e in events(exp)] == ["start", "epoch", "epoch", "epoch", "end"]
     start, end = events(exp)[0], events(exp)[-1]
@@ -38,7 +42,9 @@ def test_the_folder_of_a_training(toy, tmp_path):
         assert e["train_seconds"] == pytest.approx(
             sum(parts[k] for k in ("data", "forward", "backward", "optimiser")), abs=1e-3
         )
-        assert parts["total"] == pytest.approx(e["train_seconds"] + parts["validation"], abs=1e-3)
+        assert parts["total"] == pytest.approx(
+            e["train_seconds"] + parts["validation"] + parts["checkpoints"], abs=1e-3
+        )
         assert e["frames"] == start["frames"]
         assert e["frames_per_second"] == pytest.approx(e["frames"] / e["train_seconds"])
         assert sum(e["dev_sdi"]) / e["dev_tokens"] * 100 == pytest.approx(e["dev_per"])
@@ -116,12 +122,10 @@ def test_the_time_of_an_epoch_is_predicted_once(toy, tmp_path, caplog, monkeypat
 
 
 def test_speed_counts_what_was_done_before_an_interruption():
-    from asr.train.measure import Stopwatch
-
     watch = Stopwatch(torch.device("cpu"))
-    watch.seconds["forward"] = 1.0
-    counters = loop.Counters(frames=3000, seconds={"forward": 2.0})
-    state = loop.State.__new__(loop.State)
+    watch.seconds |= {"forward": 1.0, "checkpoints": 5.0}
+    counters = Counters(frames=3000, seconds={"forward": 2.0, "checkpoints": 5.0})
+    state = State.__new__(State)
     state.watch, state.counters = watch, counters
     assert state.frames_per_second == 1000
 

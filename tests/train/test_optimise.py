@@ -63,6 +63,12 @@ def test_plateau_takes_nan_as_no_news():
     assert schedule.observe(41.0)
 
 
+def test_plateau_takes_inf_as_no_news():
+    schedule = Schedule(PlateauConfig(patience=0), 1.0, 0)
+    assert [schedule.observe(e) for e in (50.0, float("inf"), float("-inf"))] == [False] * 3
+    assert (schedule.best, schedule.bad_epochs) == (50.0, 0)
+
+
 def test_other_schedules_do_not_watch_the_error():
     schedule = Schedule(ConstantConfig(), 1.0, 0)
     assert not any(schedule.observe(50.0) for _ in range(10))

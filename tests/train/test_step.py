@@ -10,7 +10,10 @@ import torch
 
 from asr.ctc.loss import ctc_loss_sum, reference_tokens
 from asr.errors import AsrError
+from asr.report.log import read_log
 from asr.train import loop
+from asr.train.checkpoint import load_checkpoint
+from asr.train.prepare import prepare
 from asr.train.run import Run
 from asr.train.sets import keep_trainable
 
@@ -19,7 +22,7 @@ from asr.train.sets import keep_trainable
 def state(toy, tmp_path):
     recipe = toy.recipe(tmp_path, "model.encoder.dropout=0", "training.clip=1e9", "training.optimiser.lr=1e-3")
     with Run(recipe, False, False) as run:
-        yield loop._prepare(recipe, run)
+        yield prepare(recipe, run)
 
 
 def spy(state):
@@ -59,7 +62,7 @@ def test_E7_a_step_over_two_batches_is_a_step_over_one(state):
 @pytest.mark.parametrize(("batches", "steps"), [(7, 2), (3, 1), (8, 2)])
 def test_F5_the_last_group_steps_with_its_own_divisor(state, monkeypatch, batches, steps):
     plan = [[i] for i in range(batches)]
-    monkeypatch.setattr(loop, "plan_batches", lambda *_: plan)
+    monkeypatch.setattr("asr.train.state.plan_batches", lambda *_: plan)
     config = state.recipe.training.model_copy(update={"accumulate": 4})
     state = dataclasses.replace(state, recipe=state.recipe.model_copy(update={"training": config}))
     groups = state.groups(0)
@@ -116,7 +119,7 @@ def test_a_step_that_is_not_finite_is_skipped_counted_and_named(state, caplog):
     for key, value in state.model.state_dict().items():
         assert torch.equal(value, before[key])
     assert (state.counters.skipped, state.counters.bad_steps, state.counters.tokens) == (1, 1, 0)
-    assert "not finite; utterances: {} {}".format(*state.train.ids[4:6]) in caplog.text
+    assert f"epoch 1, step 1 skipped: the loss of {state.train.ids[5]} is not finite" in caplog.text
     loop._step([[4]], state)
     assert (state.counters.skipped, state.counters.bad_steps) == (1, 0)
     assert math.isfinite(state.counters.loss_sum)
@@ -130,5 +133,49 @@ def test_ten_in_a_row_end_the_training(state):
     loop._step([[4]], state)
     for _ in range(9):
         loop._step([[5]], state)
-    with pytest.raises(AsrError, match=r"10 steps in a row without a finite gradient; lower training\.optimiser\.lr"):
+    wanted = (
+        rf"10 steps in a row were not finite \(training\.max_nonfinite\), the last by the loss of {state.train.ids[5]};"
+    )
+    with pytest.raises(AsrError, match=wanted):
         loop._step([[5]], state)
+
+
+def test_a_gradient_that_is_not_finite_names_the_group(state, caplog):
+    """The losses are finite, so that no utterance is more to blame than another."""
+    state.model.output.weight.register_hook(lambda gradient: gradient * math.inf)
+    loop._step([[4], [5]], state)
+    names = " ".join(state.train.ids[4:6])
+    assert f"epoch 1, step 1 skipped: the gradient of {names} is not finite" in caplog.text
+    assert (state.counters.skipped, state.counters.tokens) == (1, 0)
+
+
+def test_the_recipe_says_how_many_in_a_row(toy, tmp_path):
+    recipe = toy.recipe(tmp_path, "training.max_nonfinite=1")
+    with Run(recipe, False, False) as run:
+        state = prepare(recipe, run)
+        poison(state, 5)
+        with pytest.raises(AsrError, match="1 steps in a row were not finite"):
+            loop._step([[5]], state)
+
+
+def test_a_model_that_gives_nan_has_no_dev_per_and_is_never_the_best(toy, tmp_path, monkeypatch, caplog):
+    recipe = toy.recipe(tmp_path, "training.schedule={kind: plateau, patience: 0}")
+    real = loop.validate
+
+    def validate_(model, data, *more):
+        apply = data.cmvn.apply
+        bad = data.store[data.ids[1]].data_ptr()
+        data.cmvn.apply = lambda x, speaker=None: apply(x, speaker) * (math.nan if x.data_ptr() == bad else 1)
+        result = real(model, data, *more)
+        data.cmvn.apply = apply
+        return result
+
+    monkeypatch.setattr(loop, "validate", validate_)
+    loop.train(recipe)
+    assert "no dev PER: the output is not finite for dev1" in caplog.text
+    assert not (tmp_path / "best.pt").exists()
+    assert "no validation was finite: there is no" in caplog.text
+    saved = load_checkpoint(tmp_path / "last.pt")["training"]
+    assert (saved["schedule"]["best"], saved["schedule"]["bad_epochs"], saved["schedule"]["factor"]) == (math.inf, 0, 1)
+    assert (saved["counters"]["best_per"], saved["counters"]["best_epoch"]) == (math.inf, 0)
+    assert all(math.isnan(e["dev_per"]) for e in read_log(tmp_path).epochs)

@@ -1,0 +1,127 @@
+"""Everything a training works on, and how it goes into a checkpoint and comes back."""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from asr.data.batches import plan_batches
+from asr.data.tokens import TokenTable
+from asr.encoder.model import CtcModel
+from asr.recipe import Recipe
+from asr.recipe_loader import recipe_to_dict
+from asr.train.measure import Stopwatch
+from asr.train.optimise import Schedule
+from asr.train.run import versions
+from asr.train.sets import LoadedSet
+
+
+@dataclass
+class Counters:
+    """Where the run stands: all that is needed, beside weights and optimiser, to go on as if it had never stopped."""
+
+    epoch: int = 0  # epochs finished
+    group: int = 0  # steps made in the current epoch
+    bad_steps: int = 0  # non-finite losses or gradients in a row
+    skipped: int = 0  # and in all
+    best_per: float = math.inf
+    best_loss: float = math.inf
+    best_epoch: int = 0
+    elapsed: float = 0.0  # seconds of training and validation in the epochs finished
+    loss_sum: float = 0.0  # of the current epoch, as are all below
+    tokens: int = 0
+    frames: int = 0
+    grad_norm: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)  # before the latest checkpoint
+
+    def new_epoch(self) -> None:
+        self.group = self.tokens = self.frames = 0
+        self.loss_sum = self.grad_norm = 0.0
+        self.seconds = {}
+
+
+@dataclass
+class State:
+    """What the loop works on. `steps` limits an epoch to its first steps, where a recipe is only tried."""
+
+    recipe: Recipe
+    device: torch.device
+    tokens: TokenTable
+    train: LoadedSet
+    dev: LoadedSet
+    model: CtcModel
+    optimiser: torch.optim.Optimizer
+    schedule: Schedule
+    counters: Counters
+    watch: Stopwatch
+    steps: int | None = None
+    saved_at: float = field(default_factory=lambda: time.monotonic())
+
+    def groups(self, epoch: int) -> list[list[list[int]]]:
+        """The batches of an epoch in groups of `accumulate`, one optimiser step each; the last may be smaller."""
+        config = self.recipe.training
+        batches = plan_batches(self.train.frames, config.batch_frames, self.recipe.seed, epoch, self.train.ids)
+        return [batches[i : i + config.accumulate] for i in range(0, len(batches), config.accumulate)][: self.steps]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Of the current epoch, by name."""
+        before, now = self.counters.seconds, self.watch.seconds
+        return {k: before.get(k, 0.0) + now.get(k, 0.0) for k in {**before, **now}}
+
+    @property
+    def train_seconds(self) -> float:
+        """Of the current epoch, in training steps alone: no validation, no checkpoints."""
+        return sum(v for k, v in self.seconds.items() if k not in ("validation", "checkpoints"))
+
+    @property
+    def frames_per_second(self) -> float:
+        return self.counters.frames / self.train_seconds if self.train_seconds else 0.0
+
+    @property
+    def save_due(self) -> bool:
+        minutes = self.recipe.training.save_minutes
+        return minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
+
+    def saved(self) -> None:
+        """A checkpoint was written now."""
+        self.saved_at = time.monotonic()
+
+    def content(self) -> dict[str, Any]:
+        """What a checkpoint needs so that others can decode with it."""
+        return {
+            "recipe": recipe_to_dict(self.recipe),
+            "tokens": self.tokens.state(),
+            "cmvn": self.train.cmvn.state_dict(),
+            "model": self.model.state_dict(),
+            "epoch": self.counters.epoch,
+            "dev_per": self.counters.best_per,
+            "versions": versions(),
+        }
+
+    def resumable_content(self) -> dict[str, Any]:
+        """`content`, and what going on needs. Of randomness there is nothing to keep, see `asr.train.draws`."""
+        training = {
+            "optimiser": self.optimiser.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "counters": {**vars(self.counters), "seconds": self.seconds},
+            "data": fingerprint(self.train, self.dev),
+        }
+        return {**self.content(), "training": training}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        training = saved["training"]
+        self.model.load_state_dict(saved["model"])
+        self.optimiser.load_state_dict(training["optimiser"])
+        self.schedule.load_state_dict(training["schedule"])
+        self.counters = Counters(**training["counters"])
+
+
+def fingerprint(*sets: LoadedSet) -> list[int]:
+    """Changes with the ids, lengths and targets that an epoch and its validation consist of."""
+    return [zlib.crc32(repr((data.ids, data.frames, data.targets)).encode()) for data in sets]
