@@ -39,8 +39,8 @@ def train(experiment: Experiment, retrain: bool = False) -> None:
         command.append("--resume")
     # A terminal's Ctrl-C reaches every process of the foreground group. The training would count two, ours and the
     # terminal's, and stop without saving; in a session of its own it hears only what is passed on below.
-    process = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL, start_new_session=True)
     previous = signal.signal(signal.SIGTERM, _interrupt)
+    process = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         code = process.wait()
     except KeyboardInterrupt:
