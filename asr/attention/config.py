@@ -6,15 +6,27 @@ from typing import Annotated
 
 from pydantic import Field
 
+from asr.attention.decay import DecayConfig
+from asr.attention.gated import GatedConfig
 from asr.attention.gau import GauConfig
 from asr.attention.lightning import LightningConfig
 from asr.attention.linear import LinearConfig
 from asr.attention.lsh import LshConfig
 from asr.attention.lstm import LstmConfig
+from asr.attention.retention import RetentionConfig
 from asr.attention.softmax import SoftmaxConfig
 from asr.attention.summary import SummaryConfig
 
 AttentionConfig = Annotated[
-    SoftmaxConfig | LinearConfig | LshConfig | SummaryConfig | LstmConfig | LightningConfig | GauConfig,
+    SoftmaxConfig
+    | LshConfig
+    | LinearConfig
+    | LightningConfig
+    | DecayConfig
+    | RetentionConfig
+    | GatedConfig
+    | GauConfig
+    | SummaryConfig
+    | LstmConfig,
     Field(discriminator="kind"),
 ]

@@ -115,10 +115,14 @@ class LinearAttention(Mixer):
             return self._out(y), LinearState(s, z, time, peak)
         lengths = torch.full((x.shape[0],), x.shape[1], device=x.device)
         y, s, z = causal_linear_attention(
-            q, k, v, lengths, table, kv=state.s, ksum=state.z, feature_map=self.map.op, normalise=self.norm is None,
-            eps=self.eps, chunk=self.chunk,
+            q, k, v, lengths, table, self.decay(), state.s, state.z, feature_map=self.map.op,
+            normalise=self.norm is None, eps=self.eps, chunk=self.chunk,
         )  # fmt: skip
         return self._out(y), LinearState(s, z, time)
+
+    def decay(self) -> Tensor | None:
+        """(heads,) what a causal memory keeps from one frame to the next; None: all of it, as in the paper."""
+        return None
 
     def _inputs(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """(batch, time, dim) → q, k (batch, time, heads, C), v (batch, time, heads, D), and the rotary table still to

@@ -1,4 +1,4 @@
-"""Attention ops with a compiled implementation (csrc/) and a pure-PyTorch one that defines them.
+"""Attention ops with a pure-PyTorch implementation that defines them and, most of them, a compiled one (csrc/).
 
 Every op is one function. It picks its implementation by where its inputs lie and what `ASR_KERNELS` says (see
 `backend`), has gradients, and traces under `torch.compile` and export. Nothing here knows speech.
@@ -7,6 +7,7 @@ Every op is one function. It picks its implementation by where its inputs lie an
 from asr.kernels.backend import prepare
 from asr.kernels.causal import causal_linear_attention, causal_linear_step
 from asr.kernels.features import FEATURE_MAPS, rotary_table
+from asr.kernels.gated import gated_linear_attention
 from asr.kernels.linear import linear_attention
 from asr.kernels.lsh import lsh_attention
 
@@ -14,6 +15,7 @@ __all__ = [
     "FEATURE_MAPS",
     "causal_linear_attention",
     "causal_linear_step",
+    "gated_linear_attention",
     "linear_attention",
     "lsh_attention",
     "prepare",

@@ -34,7 +34,7 @@ def choice() -> str:
 
 
 @torch.compiler.assume_constant_result
-def _active(device: str, dtype: torch.dtype, wanted: str, cuda: bool = True) -> bool:
+def _active(device: str, dtype: torch.dtype, wanted: str, cuda: bool, cpp: bool) -> bool:
     if wanted == "reference":
         return False
     problem = None
@@ -49,7 +49,7 @@ def _active(device: str, dtype: torch.dtype, wanted: str, cuda: bool = True) -> 
     elif device == "cuda":
         problem = build.load_cuda() if cuda else "this op has no CUDA kernel"
     else:
-        problem = build.load()
+        problem = build.load() if cpp else "this op has no C++ kernel"
     if problem is not None and wanted != "auto":
         raise KernelError(f"ASR_KERNELS={wanted}, but {problem}")
     return problem is None
@@ -77,11 +77,11 @@ def prepare() -> None:
         build.load_cuda()
 
 
-def compiled(*tensors: Tensor, cuda: bool = True) -> bool:
+def compiled(*tensors: Tensor, cuda: bool = True, cpp: bool = True) -> bool:
     """Whether the compiled implementation computes these. Builds it at the first call that could use it.
 
     Args:
-        cuda: whether the op has a CUDA kernel.
+        cuda, cpp: whether the op has a CUDA kernel, and one for the CPU.
 
     Raises:
         KernelError: `ASR_KERNELS` demands an implementation that is not available for these tensors.
@@ -89,4 +89,4 @@ def compiled(*tensors: Tensor, cuda: bool = True) -> bool:
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
         dtype = torch.promote_types(dtype, tensor.dtype)
-    return _active(tensors[0].device.type, dtype, choice(), cuda)
+    return _active(tensors[0].device.type, dtype, choice(), cuda, cpp)

@@ -7,12 +7,15 @@ from functools import partial
 import pytest
 import torch
 
+from asr.attention.decay import DecayConfig
 from asr.attention.feature_maps import FavorConfig, FixedMapConfig, HedgehogConfig
+from asr.attention.gated import GatedConfig
 from asr.attention.gau import GauConfig
 from asr.attention.lightning import LightningConfig
 from asr.attention.linear import LinearConfig
 from asr.attention.lsh import LshConfig
 from asr.attention.lstm import LstmConfig
+from asr.attention.retention import RetentionConfig
 from asr.attention.softmax import SoftmaxConfig
 from asr.attention.summary import SummaryConfig
 
@@ -63,6 +66,12 @@ MIXERS = {
     "lstm": LstmConfig(hidden=10),
     "lstm-concat": LstmConfig(combine="concat"),
     "lstm-causal": LstmConfig(causal=True),
+    "decay": DecayConfig(combine="concat", feature_map="square"),
+    "decay-causal": DecayConfig(causal=True, decay=[0.5, 0.9, 0.99], learned=False, chunk=7),
+    "retention": RetentionConfig(expand_v=2),
+    "retention-causal": RetentionConfig(causal=True, chunk=7),
+    "gated": GatedConfig(),
+    "gated-causal": GatedConfig(causal=True, expand_k=1.0, tau=1.0, chunk=8),
 }
 DIM, HEADS = 24, 3
 ROWS = [(name, rotary) for name, config in MIXERS.items() for rotary in (False, True) if config.turns or not rotary]
