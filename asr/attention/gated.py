@@ -40,8 +40,9 @@ class GatedConfig(DirectionalConfig):
     def check(self, dim: int, heads: int, rotary: bool) -> None:
         super().check(dim, heads, rotary)
         check_width(dim // heads)
-        if (keys := dim * self.expand_k / heads) % 1:
-            raise ValueError(f"expand_k {self.expand_k} makes the keys of a head {keys:g} channels wide")
+        keys = dim * self.expand_k / heads
+        if keys < 0.5 or abs(keys - round(keys)) > 1e-6:
+            raise ValueError(f"expand_k {self.expand_k} makes keys of {keys:g} channels a head, not a whole number")
 
     def build_causal(self, dim: int, heads: int, rotary: bool) -> GatedLinearAttention:
         return GatedLinearAttention(dim, heads, self.expand_k, self.rank, self.tau, self.chunk, self.eps)

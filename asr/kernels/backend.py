@@ -34,7 +34,7 @@ def choice() -> str:
 
 
 @torch.compiler.assume_constant_result
-def _active(device: str, dtype: torch.dtype, wanted: str, cuda: bool, cpp: bool) -> bool:
+def _active(device: str, dtype: torch.dtype, wanted: str, cuda: bool = True, cpp: bool = True) -> bool:
     if wanted == "reference":
         return False
     problem = None

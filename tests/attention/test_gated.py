@@ -45,7 +45,11 @@ def test_gates_shut_and_open_give_finite_gradients(bias):
 
 @pytest.mark.parametrize(
     ("options", "dim", "message"),
-    [({"expand_k": 0.3}, 24, "keys of a head 2.4 channels wide"), ({}, 3, "head width of at least 2, got 1")],
+    [
+        ({"expand_k": 0.3}, 24, "expand_k 0.3 makes keys of 2.4 channels a head, not a whole number"),
+        ({"expand_k": 1e-9}, 24, "not a whole number"),
+        ({}, 3, "head width of at least 2, got 1"),
+    ],
 )
 def test_widths_that_do_not_work_are_refused(options, dim, message):
     with pytest.raises(ValueError, match=message):
