@@ -9,7 +9,7 @@ al., "Random Feature Attention", ICLR 2021 (RFA-Gate), with an a that is constan
 What is kept are the sums S = μ/(1 − a) and Z = ν/(1 − a): the factor cancels, the sums turn into linear attention's as
 a → 1, and eps means the same to every head (beside ν it would be (1 − a)·eps). Rotary positions as in linear attention.
 
-Cost O(N·D²) per head. State: heads · D · (D + 1) floats, whatever the length.
+Cost O(N·C·D) per head for C features. State: heads · C · (D + 1) floats, whatever the length.
 """
 
 from __future__ import annotations
