@@ -15,6 +15,7 @@ from asr.attention.lsh import LshConfig
 from asr.attention.lstm import LstmConfig
 from asr.attention.retention import RetentionConfig
 from asr.attention.softmax import SoftmaxConfig
+from asr.attention.ssm import SsmConfig
 from asr.attention.summary import SummaryConfig
 
 AttentionConfig = Annotated[
@@ -27,6 +28,7 @@ AttentionConfig = Annotated[
     | GatedConfig
     | GauConfig
     | SummaryConfig
-    | LstmConfig,
+    | LstmConfig
+    | SsmConfig,
     Field(discriminator="kind"),
 ]

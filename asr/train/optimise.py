@@ -18,11 +18,14 @@ OPTIMISERS: dict[str, Any] = {
 
 
 def build_optimiser(config: OptimiserConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Weight decay applies to matrices only; biases and the scales of norms are left alone."""
+    """Weight decay is for matrices: not for biases, the scales of norms, or what a module names in `undecayed`."""
     parameters = [p for p in model.parameters() if p.requires_grad]
+    spared = {id(getattr(m, name)) for m in model.modules() for name in getattr(m, "undecayed", ())}
+    decayed = [p for p in parameters if p.dim() > 1 and id(p) not in spared]
+    spared = {id(p) for p in parameters} - {id(p) for p in decayed}
     groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if id(p) in spared], "weight_decay": 0.0},
     ]
     extra: dict[str, Any] = {"foreach": True}
     if config.name == "radam" and config.weight_decay:

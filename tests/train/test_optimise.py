@@ -101,6 +101,18 @@ def test_weight_decay_is_for_matrices_only(name, encoder):
     assert optimiser.defaults["betas"] == (0.8, 0.9)
 
 
+@pytest.mark.parametrize("selective", [False, True])
+def test_weight_decay_leaves_the_dynamics_of_state_spaces_alone(selective):
+    config = {"encoder": {"kind": "transformer", "layers": 1, "attention": {"kind": "ssm", "selective": selective}}}
+    model = CtcModel(ModelConfig.model_validate(config), 8, 5)
+    decayed, rest = build_optimiser(OptimiserConfig(weight_decay=0.25), model).param_groups
+    core = model.encoder.blocks[0].mixer.ahead.core
+    names = {id(p): name for name, p in core.named_parameters()}
+    dynamics = {"log_rate", "frequency", "log_dt", "skip", "duration.bias"} & set(names.values())
+    assert {names[id(p)] for p in rest["params"] if id(p) in names} == dynamics
+    assert {names[id(p)] for p in decayed["params"] if id(p) in names} == set(names.values()) - dynamics
+
+
 @pytest.mark.parametrize("name", ["radam", "adamw"])
 def test_decay_is_decoupled_from_the_gradient(name):
     model = torch.nn.Linear(3, 3)
