@@ -19,11 +19,15 @@ class BilstmEncoder(nn.Module):
     Each direction is an LSTM of its own; the backward one runs over rows reversed within their own length, so that it
     starts at each utterance's own last frame. Packed sequences would do the same, but torch's backward pass over rows
     of unequal length takes time quadratic in their length on a CPU. `kind: lstm` has only the forward ones.
+
+    Attributes: `causal`, `streams` and `step_frames` as those of `TransformerEncoder`.
     """
+
+    step_frames = 1
 
     def __init__(self, config: BilstmConfig, input_dim: int) -> None:
         super().__init__()
-        self.causal = config.kind == "lstm"
+        self.causal = self.streams = config.kind == "lstm"
         self.width = config.hidden if self.causal else 2 * config.hidden
         inputs = [input_dim] + [self.width] * (config.layers - 1)
 

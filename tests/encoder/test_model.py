@@ -171,6 +171,8 @@ def test_causal_lstm_stack_streams_and_sees_no_later_frame():
     changed[:, 12:] += 1
     assert torch.equal(encoder(changed, torch.tensor([20, 20]))[:, :12], whole[:, :12])
     assert whole.shape == (2, 20, encoder.width) == (2, 20, 6)
+    assert encoder.streams
+    assert not BilstmEncoder(BilstmConfig(layers=1, hidden=4), 5).streams
 
 
 def test_bilstm_does_not_stream():
