@@ -5,6 +5,9 @@ step. The result is exact softmax attention over the union of the pairs that the
 
 Cost O(rounds · N · bucket_size · D) per head. The number of buckets follows from each utterance's own length, and
 chunks are cut from its own frames, so that padding changes nothing.
+
+`rounds`, `bucket_size` and `seed` are no part of the weights: a trained model runs with others. Its limit, where every
+pair meets, is softmax attention with `shared_qk: true`, which has the same weights.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from asr.attention.masks import zero_padding
@@ -31,9 +34,18 @@ class LshConfig(MixerConfig):
     rounds: int = Field(4, ge=1, le=64)  # independent hashings; more rounds miss fewer of the frames that matter
     bucket_size: int = Field(32, ge=1)  # frames per bucket on average, and per chunk
     seed: int = Field(0, ge=0)  # of the rotations
+    # Queries are the keys. false: keys of their own, which a model trained with softmax attention has; slower, since
+    # only PyTorch computes it, and not causal.
+    shared_qk: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> LshConfig:
+        if self.causal and not self.shared_qk:
+            raise ValueError("causal: true needs shared_qk: true: a query may otherwise meet no key before it")
+        return self
 
     def build(self, dim: int, heads: int, rotary: bool = False) -> LshAttention:
-        return LshAttention(dim, heads, self.causal, self.rounds, self.bucket_size, self.seed, rotary)
+        return LshAttention(dim, heads, self.causal, self.rounds, self.bucket_size, self.seed, rotary, self.shared_qk)
 
 
 class LshAttention(Mixer):
@@ -63,10 +75,12 @@ class LshAttention(Mixer):
         bucket_size: int = 32,
         seed: int = 0,
         rotary: bool = False,
+        shared_qk: bool = True,
     ) -> None:
         super().__init__()
         self.heads, self.causal, self.bucket_size, self.rotary = heads, causal, bucket_size, rotary
-        self.project = nn.Linear(dim, 2 * dim)
+        self.parts = 2 if shared_qk else 3
+        self.project = nn.Linear(dim, self.parts * dim)
         self.output = nn.Linear(dim, dim)
         generator = torch.Generator().manual_seed(seed)
         rotation = torch.randn(rounds, dim // heads, MAX_COLUMNS, generator=generator)
@@ -78,12 +92,13 @@ class LshAttention(Mixer):
         if x.shape[1] == 0:
             return self.output(x)
         x = zero_padding(x, lengths)
-        qk, v = self.project(x).unflatten(-1, (2, self.heads, -1)).unbind(2)
+        *qk, v = self.project(x).unflatten(-1, (self.parts, self.heads, -1)).unbind(2)
         if self.rotary:
-            qk = turn(qk, rotary_table(x.shape[1], qk.shape[-1], device=x.device))
+            table = rotary_table(x.shape[1], v.shape[-1], device=x.device)
+            qk = [turn(t, table) for t in qk]
         columns = min(MAX_COLUMNS, -(-x.shape[1] // (2 * self.bucket_size)))
         rotation = self.rotation[..., :columns]
         if self.training:
             rotation = torch.randn_like(rotation)
-        y = lsh_attention(qk, v, lengths, rotation, self.bucket_size, self.causal)
+        y = lsh_attention(qk[0], v, lengths, rotation, self.bucket_size, self.causal, *qk[1:])
         return self.output(y.flatten(2).to(x.dtype))

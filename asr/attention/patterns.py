@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asr.attention.masks import frame_mask
+from asr.kernels.lsh import SELF_SCORE, unit_length
 
 MIN_BLOCK = 16  # frames computed at once at least: smaller matrices cost more to start than to multiply
 
@@ -51,6 +52,22 @@ class Materialised(Full):
             lowest = scores.detach().topk(self.topk, dim=-1).values[..., -1:]
             scores = scores.masked_fill(scores < lowest, -torch.inf)
         return _softmax(scores).to(v.dtype) @ v
+
+
+@dataclass(frozen=True)
+class SharedQk(Full):
+    """`Full` for queries that are the keys too. O(N²) time, and memory for the mask.
+
+    Kitaev et al., "Reformer", 2020, section 2: keys are scaled to unit length, and a frame looks at itself only if it
+    sees nothing else. LSH attention comes to this when its rounds let every pair meet.
+    """
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+        t = torch.arange(k.shape[2], device=k.device)
+        hidden = ~(frame_mask(lengths, len(t))[:, None, None] & self.sees(t[:, None], t))
+        mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill_(hidden, -torch.inf)
+        mask.diagonal(dim1=2, dim2=3).fill_(SELF_SCORE)
+        return F.scaled_dot_product_attention(q, unit_length(k).to(q.dtype), v, mask)
 
 
 @dataclass(frozen=True)
@@ -175,7 +192,7 @@ class Strided:
         return y.flatten(2, 3)[:, :, :time]
 
 
-Pattern = Full | Materialised | Band | Strided
+Pattern = Full | Materialised | SharedQk | Band | Strided
 
 
 def _spans(t: Tensor, size: int, hop: int) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from asr.attention.masks import zero_padding
 from asr.attention.mixer import Mixer, MixerConfig
-from asr.attention.patterns import Band, Full, Materialised, Pattern, Strided
+from asr.attention.patterns import Band, Full, Materialised, Pattern, SharedQk, Strided
 from asr.attention.rotary import rotate
 
 Frames = Annotated[int, Field(ge=0)]
@@ -38,10 +38,13 @@ class SoftmaxConfig(MixerConfig):
     chunk_frames: int | None = Field(None, ge=2)  # see the own chunk of this many frames
     left_chunks: int = Field(0, ge=0)  # chunk_frames: and this many chunks before it
     lookahead: int = Field(0, ge=0)  # chunk_frames: and this many frames after it; 0 to stream
+    shared_qk: bool = False  # queries are the keys, as in LSH attention, whose limit of many rounds this is
 
     @model_validator(mode="after")
     def _check(self) -> SoftmaxConfig:
         chosen = [name for name in ("window", "stride", "topk", "chunk_frames") if getattr(self, name) is not None]
+        if self.shared_qk and (chosen or self.implementation == "materialised"):
+            raise ValueError(f"shared_qk looks at all frames; leave out {chosen[0] if chosen else 'implementation'}")
         if len(chosen) > 1:
             raise ValueError(f"{' and '.join(chosen)} are different patterns: set one of them")
         if chosen and self.implementation == "materialised":
@@ -61,12 +64,14 @@ class SoftmaxConfig(MixerConfig):
         return self
 
     def build(self, dim: int, heads: int, rotary: bool = False) -> SoftmaxAttention:
-        return SoftmaxAttention(dim, heads, self._pattern(), rotary)
+        return SoftmaxAttention(dim, heads, self._pattern(), rotary, self.shared_qk)
 
     def pair_bytes(self, heads: int, frames: int) -> int:
         pattern = self._pattern()
         if isinstance(pattern, Materialised):
             return 12 * heads * frames**2  # float32 scores, masked scores and weights live at once (measured)
+        if isinstance(pattern, SharedQk):
+            return 5 * frames**2  # the mask, bool and as float32
         if isinstance(pattern, Band):
             return 6 * frames * pattern.keys_per_frame()  # the mask, bool and as float32
         if isinstance(pattern, Strided):
@@ -82,7 +87,7 @@ class SoftmaxConfig(MixerConfig):
             return Strided(self.stride, self.causal)
         if self.topk is not None or self.implementation == "materialised":
             return Materialised(self.causal, self.topk or 0)
-        return Full(self.causal)
+        return SharedQk(self.causal) if self.shared_qk else Full(self.causal)
 
 
 class SoftmaxState(NamedTuple):
@@ -103,6 +108,7 @@ class SoftmaxAttention(Mixer):
         dim: model width, a multiple of `heads`.
         pattern: which frames a query sees. A causal `Band` streams, and one of chunks without lookahead.
         rotary: turn queries and keys by their time (see asr.attention.rotary).
+        shared_qk: one projection for queries and keys.
 
     Example:
         >>> layer = SoftmaxAttention(dim=192, heads=6)
@@ -110,12 +116,15 @@ class SoftmaxAttention(Mixer):
         torch.Size([2, 50, 192])
     """
 
-    def __init__(self, dim: int, heads: int, pattern: Pattern = Full(), rotary: bool = False) -> None:
+    def __init__(
+        self, dim: int, heads: int, pattern: Pattern = Full(), rotary: bool = False, shared_qk: bool = False
+    ) -> None:
         super().__init__()
         self.heads, self.pattern, self.rotary = heads, pattern, rotary
+        self.parts = 2 if shared_qk else 3
         self.causal = pattern.causal
         self.streams = isinstance(pattern, Band) and (pattern.causal or pattern.unit > 1) and not pattern.right
-        self.project = nn.Linear(dim, 3 * dim)
+        self.project = nn.Linear(dim, self.parts * dim)
         self.output = nn.Linear(dim, dim)
 
     @property
@@ -173,7 +182,8 @@ class SoftmaxAttention(Mixer):
 
     def _qkv(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """(batch, time, dim) → three of (batch, heads, time, D), turned where positions are rotary."""
-        q, k, v = self.project(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        parts = self.project(x).unflatten(-1, (self.parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = parts[0], parts[-2], parts[-1]
         return (rotate(q, start), rotate(k, start), v) if self.rotary else (q, k, v)
 
     def _out(self, y: Tensor) -> Tensor:

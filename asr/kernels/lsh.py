@@ -25,7 +25,13 @@ SELF_SCORE = -5e4  # far below any real score, yet finite: it wins when a frame 
 
 
 def lsh_attention(
-    qk: Tensor, v: Tensor, lengths: Tensor, rotation: Tensor, bucket_size: int, causal: bool = False
+    qk: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    rotation: Tensor,
+    bucket_size: int,
+    causal: bool = False,
+    k: Tensor | None = None,
 ) -> Tensor:
     """Each frame attends to the frames whose vectors hash near its own; cost O(rounds · time · bucket_size · dim).
 
@@ -36,6 +42,9 @@ def lsh_attention(
         rotation: (rounds, dim, columns), columns ≥ half the number of buckets of the longest row.
         bucket_size: frames per bucket on average, and per chunk.
         causal: see no frame after the current one.
+        k: like qk, keys that are not the queries. Both are hashed by the same rotations and sorted each for itself; a
+            query meets the keys of its own place in that order. Keys keep their length, and a frame may see itself.
+            Not in Kitaev et al.; Daras et al., "SMYRF", 2020, pair the two orders likewise. PyTorch only, not causal.
 
     Returns:
         (batch, time, heads, width), dtype of v.
@@ -53,8 +62,10 @@ def lsh_attention(
         raise ValueError(f"rotation must be (rounds, {qk.shape[3]}, columns), got {tuple(rotation.shape)}")
     if bucket_size < 1:
         raise ValueError(f"bucket_size must be at least 1, got {bucket_size}")
-    if not compiled(qk, v, cuda=False):
-        return reference(qk, v, lengths, rotation, bucket_size, causal)
+    if k is not None and (causal or k.shape != qk.shape):
+        raise ValueError(f"k must be {tuple(qk.shape)} as qk, and not causal, got {tuple(k.shape)}, causal={causal}")
+    if k is not None or not compiled(qk, v, cuda=False):
+        return reference(qk, v, lengths, rotation, bucket_size, causal, k)
     qk, v = common(qk, v)
     rotation = rotation.float().contiguous()
     return torch.ops.asr.lsh_attention(qk, v, lengths.long().contiguous(), rotation, bucket_size, causal)[0]
@@ -80,33 +91,61 @@ def hash_buckets(x: Tensor, rotation: Tensor, counts: Tensor) -> Tensor:
     return torch.where(counts[:, None, None, None] == 1, 0, bucket)
 
 
+def unit_length(qk: Tensor) -> Tensor:
+    """Shared query-key vectors (…, D) as keys."""
+    return qk / (qk.norm(dim=-1, keepdim=True) + 1e-6)
+
+
 def reference(
-    qk: Tensor, v: Tensor, lengths: Tensor, rotation: Tensor, bucket_size: int, causal: bool = False
+    qk: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    rotation: Tensor,
+    bucket_size: int,
+    causal: bool = False,
+    k: Tensor | None = None,
 ) -> Tensor:
     """The definition, in the dtype of its inputs but at least float32."""
     dtype, real = v.dtype, (torch.arange(qk.shape[1], device=qk.device) < lengths[:, None])[..., None, None]
     if not qk.numel():
         return v.clone()
     with torch.autocast(qk.device.type, enabled=False):
-        qk, v = (t.masked_fill(~real, 0.0).transpose(1, 2) for t in wide(qk, v))
-        y = _attend(qk, v, lengths, rotation.to(qk.dtype), bucket_size, causal)
+        qk, v, *keys = (
+            t.masked_fill(~real, 0.0).transpose(1, 2) for t in wide(*((qk, v) if k is None else (qk, v, k)))
+        )
+        y = _attend(qk, v, lengths, rotation.to(qk.dtype), bucket_size, causal, *keys)
         return y.transpose(1, 2).masked_fill(~real, 0.0).to(dtype)
 
 
-def _attend(qk: Tensor, v: Tensor, lengths: Tensor, rotation: Tensor, bucket_size: int, causal: bool) -> Tensor:
-    """qk (batch, heads, time, D), v (…, M) → (batch, heads, time, M); padding gets finite nonsense."""
+def _attend(
+    qk: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    rotation: Tensor,
+    bucket_size: int,
+    causal: bool,
+    own_keys: Tensor | None = None,
+) -> Tensor:
+    """qk and own_keys (batch, heads, time, D), v (…, M) → (batch, heads, time, M); padding gets finite nonsense."""
     time, dim = qk.shape[2:]
     rounds = rotation.shape[0]
+    bucket_size = min(bucket_size, time)  # one bucket holds all of them: the rest of it would be padding
     padded = -(-time // bucket_size) * bucket_size
     qk, v = F.pad(qk, (0, 0, 0, padded - time)), F.pad(v, (0, 0, 0, padded - time))
+    key = unit_length(qk) if own_keys is None else F.pad(own_keys, (0, 0, 0, padded - time))
 
     with torch.no_grad():
-        buckets = hash_buckets(qk, rotation, bucket_counts(lengths, bucket_size))
         real = (torch.arange(padded, device=qk.device) < lengths[:, None])[:, None, None, :]
-        # Stable, so ties keep their time order; padding sorts behind every bucket and never takes part.
-        order = buckets.masked_fill(~real, rotation.shape[-1] * 2 + 1).sort(dim=-1, stable=True).indices
-        place = order.argsort(dim=-1)  # where each frame went
-        chunk_of = place // bucket_size  # (batch, heads, rounds, time)
+
+        def sort(t: Tensor) -> tuple[Tensor, Tensor]:
+            """The times in order of their buckets, and where each went; both (batch, heads, rounds, padded)."""
+            buckets = hash_buckets(t, rotation, bucket_counts(lengths, bucket_size))
+            # Stable, so ties keep their time order; padding sorts behind every bucket and never takes part.
+            order = buckets.masked_fill(~real, rotation.shape[-1] * 2 + 1).sort(dim=-1, stable=True).indices
+            return order, order.argsort(dim=-1)
+
+        order, place = sort(qk)
+        key_order, key_place = (order, place) if own_keys is None else sort(key)
 
         def chunked(t: Tensor) -> Tensor:  # (batch, heads, rounds, padded, …) → (…, chunks, bucket_size, …)
             return t.unflatten(3, (-1, bucket_size))
@@ -115,26 +154,28 @@ def _attend(qk: Tensor, v: Tensor, lengths: Tensor, rotation: Tensor, bucket_siz
             return torch.cat([torch.cat([t[:, :, :, :1], t[:, :, :, :-1]], 3), t], 4)
 
         at_q = chunked(order)
-        at_k = with_previous(at_q)
+        at_k = with_previous(chunked(key_order))
         seen = at_k < lengths[:, None, None, None, None]
         seen[:, :, :, 0, :bucket_size] = False  # nothing stands before the first chunk
         allowed = seen[:, :, :, :, None, :].expand(*at_q.shape, 2 * bucket_size)
         if causal:
             allowed = allowed & (at_k[..., None, :] <= at_q[..., None])
-        itself = at_q[..., None] == at_k[..., None, :]
-        meetings = _meetings(chunk_of, at_q, at_k, qk.dtype) if rounds > 1 else 0.0
+        itself = (at_q[..., None] == at_k[..., None, :]) if own_keys is None else None
+        chunk_of, key_chunk_of = place // bucket_size, key_place // bucket_size
+        meetings = _meetings(chunk_of, key_chunk_of, at_q, at_k, qk.dtype) if rounds > 1 else 0.0
 
     def gathered(t: Tensor, at: Tensor) -> Tensor:  # (batch, heads, padded, D) at (batch, heads, rounds, …)
         flat = at.flatten(2)[..., None].expand(-1, -1, -1, t.shape[-1])
         return t.gather(2, flat).unflatten(2, at.shape[2:])
 
-    key = qk / (qk.norm(dim=-1, keepdim=True) + 1e-6)
     q = gathered(qk, at_q) * dim**-0.5
-    k = with_previous(gathered(key, at_q))
+    k = with_previous(gathered(key, chunked(key_order)))
     scores = q @ k.mT - meetings
-    scores = scores.masked_fill(itself, SELF_SCORE).masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    if itself is not None:
+        scores = scores.masked_fill(itself, SELF_SCORE)
+    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
     total = scores.logsumexp(-1, keepdim=True)
-    out = (scores - total).exp() @ with_previous(gathered(v, at_q))
+    out = (scores - total).exp() @ with_previous(gathered(v, chunked(key_order)))
 
     back = place[..., None]  # unsort, then weigh the rounds by how much attention mass each one found
     out = out.flatten(3, 4).gather(3, back.expand(-1, -1, -1, -1, v.shape[-1]))
@@ -142,14 +183,13 @@ def _attend(qk: Tensor, v: Tensor, lengths: Tensor, rotation: Tensor, bucket_siz
     return (out * weight).sum(2)[:, :, :time]
 
 
-def _meetings(chunk_of: Tensor, at_q: Tensor, at_k: Tensor, dtype: torch.dtype) -> Tensor:
+def _meetings(chunk_of: Tensor, key_chunk_of: Tensor, at_q: Tensor, at_k: Tensor, dtype: torch.dtype) -> Tensor:
     """ln of the number of rounds in which each (query, key) pair meets, (batch, heads, rounds, chunks, C, 2C)."""
     rounds = chunk_of.shape[2]
     count = torch.zeros((), dtype=torch.int8, device=chunk_of.device)
     for other in range(rounds):
-        chunk = chunk_of[:, :, other]  # (batch, heads, padded)
-        of_q = chunk.gather(2, at_q.flatten(2)).unflatten(2, at_q.shape[2:])
-        of_k = chunk.gather(2, at_k.flatten(2)).unflatten(2, at_k.shape[2:])
+        of_q = chunk_of[:, :, other].gather(2, at_q.flatten(2)).unflatten(2, at_q.shape[2:])
+        of_k = key_chunk_of[:, :, other].gather(2, at_k.flatten(2)).unflatten(2, at_k.shape[2:])
         behind = of_q[..., None] - of_k[..., None, :]
         count = count + ((behind == 0) | (behind == 1)).to(torch.int8)
     return torch.arange(rounds + 1, device=count.device, dtype=dtype).clamp(min=1).log()[count.long()]

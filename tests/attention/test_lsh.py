@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from asr.attention.lsh import LshConfig
+from asr.attention.softmax import SoftmaxConfig
 from asr.kernels.lsh import bucket_counts, hash_buckets
 from asr.kernels.lsh import lsh_attention as op
 
@@ -98,3 +99,59 @@ def test_training_draws_new_rotations_and_evaluation_keeps_its_own():
     other = LshConfig(bucket_size=8, seed=1).build(12, 2).eval()
     other.load_state_dict(layer.state_dict())
     assert not torch.equal(layer(x, lengths), other(x, lengths))
+
+
+def exact_and_lsh(shared, rotary, causal=False, **options):
+    """Softmax attention and LSH attention with the same weights."""
+    torch.manual_seed(0)
+    exact = SoftmaxConfig(shared_qk=shared, causal=causal).build(16, 2, rotary).double().eval()
+    lsh = LshConfig(shared_qk=shared, causal=causal, **options).build(16, 2, rotary).double().eval()
+    with torch.no_grad():
+        exact.project.weight *= 4  # as uneven as attention becomes by training
+    lsh.load_state_dict(exact.state_dict())
+    return exact, lsh
+
+
+@pytest.mark.parametrize(("shared", "causal"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize("rotary", [False, True])
+def test_softmax_and_lsh_are_one_mixer_where_all_frames_meet(shared, causal, rotary):
+    exact, lsh = exact_and_lsh(shared, rotary, causal, bucket_size=100, rounds=2)
+    x, lengths = torch.randn(3, 40, 16, dtype=torch.float64), torch.tensor([40, 17, 1])
+    ours, theirs = lsh(x, lengths), exact(x, lengths)
+    for i, n in enumerate(lengths):
+        torch.testing.assert_close(ours[i, :n], theirs[i, :n], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@torch.inference_mode()
+def test_trained_weights_come_nearer_to_softmax_with_every_round(shared):
+    x, lengths = torch.randn(2, 200, 16, dtype=torch.float64), torch.tensor([200, 150])
+    errors = []
+    for rounds in (1, 4, 16, 64):
+        exact, lsh = exact_and_lsh(shared, False, rounds=rounds, bucket_size=8)
+        errors.append((lsh(x, lengths) - exact(x, lengths))[0].abs().mean().item())
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < errors[0] / 4
+
+
+def test_keys_of_their_own_are_met_by_place_in_the_order_of_buckets():
+    torch.manual_seed(0)
+    time, size, rounds = 37, 8, 2
+    q, k, v = torch.randn(3, 1, time, 1, 4, dtype=torch.float64)
+    rotation = torch.randn(rounds, 4, 3, dtype=torch.float64)
+    counts = bucket_counts(torch.tensor([time]), size)
+    meet = torch.zeros(time, time, dtype=torch.bool)
+    for r in range(rounds):
+        chunks = []
+        for t in (q, k):
+            buckets = hash_buckets(t.transpose(1, 2), rotation, counts)[0, 0, r]
+            chunks.append({at: place // size for place, at in enumerate(buckets.argsort(stable=True).tolist())})
+        for i in range(time):
+            for j in range(time):
+                meet[i, j] |= chunks[0][i] - chunks[1][j] in (0, 1)
+    assert not meet.all()
+    scores = (q[0, :, 0] @ k[0, :, 0].T / 4**0.5).masked_fill(~meet, -torch.inf)
+    out = op(q, v, torch.tensor([time]), rotation, size, k=k)
+    torch.testing.assert_close(out[0, :, 0], scores.softmax(-1) @ v[0, :, 0], atol=1e-9, rtol=0)
+    with pytest.raises(ValueError, match="not causal"):
+        op(q, v, torch.tensor([time]), rotation, size, causal=True, k=k)

@@ -39,6 +39,8 @@ MIXERS = {
     "gau-causal": GauConfig(group=None, width=8, causal=True),
     "gau-mixed": GauConfig(group=8, width=8),
     "gau-mixed-causal": GauConfig(group=8, width=8, causal=True),
+    "softmax-shared": SoftmaxConfig(shared_qk=True),
+    "softmax-shared-causal": SoftmaxConfig(shared_qk=True, causal=True),
     "linear": LinearConfig(),
     "linear-causal": LinearConfig(causal=True, chunk=7),
     **{
@@ -62,6 +64,7 @@ MIXERS = {
     "lsh": LshConfig(bucket_size=8),
     "lsh-1": LshConfig(bucket_size=8, rounds=1),
     "lsh-causal": LshConfig(bucket_size=8, causal=True),
+    "lsh-keys": LshConfig(bucket_size=8, shared_qk=False),
     "summary": SummaryConfig(),
     "summary-causal": SummaryConfig(causal=True),
     "lstm": LstmConfig(hidden=10),
