@@ -36,17 +36,22 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bo
         RecipeError: one line for each thing that is wrong, with file and line (or the override) and the key path.
     """
     path = Path(path)
-    tree = _read_extended(path, ())
-    layer = Mapping("command line", {})
-    for override in overrides:
-        layer = _merge(layer, _override(override))
-    if layer.items:
-        tree = _merge(complete(tree), layer)
-    tree = complete(tree)
+    tree = _overridden(_read_extended(path, ()), overrides)
     recipe = _located(_validate(tree), path)
     if check_files and (missing := [at(tree, keys, problem) for keys, problem in _missing_files(recipe)]):
         raise RecipeError("\n".join(missing))
     return recipe
+
+
+def change_recipe(recipe: Recipe, overrides: Sequence[str], source: str = "recipe") -> Recipe:
+    """The recipe with overrides as `load_recipe` takes them. `source` is what errors call the recipe itself.
+
+    Raises:
+        RecipeError: as `load_recipe`.
+    """
+    tree = tree_of(recipe_to_dict(recipe), source)
+    assert isinstance(tree, Mapping)
+    return _validate(_overridden(tree, overrides))
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -87,6 +92,14 @@ def _read_extended(path: Path, above: tuple[Path, ...]) -> Mapping:
     if not base.is_file():
         raise RecipeError(f"{node.where}: extends: no such file: {base}")
     return _merge(complete(_read_extended(base, chain)), tree)
+
+
+def _overridden(tree: Mapping, overrides: Sequence[str]) -> Mapping:
+    """The whole tree, completed, with overrides on top."""
+    layer = Mapping("command line", {})
+    for override in overrides:
+        layer = _merge(layer, _override(override))
+    return complete(_merge(complete(tree), layer) if layer.items else tree)
 
 
 def _merge(base: Mapping, child: Mapping) -> Mapping:

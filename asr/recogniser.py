@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +17,10 @@ from asr.audio.cmvn import Cmvn
 from asr.ctc.greedy import Token, greedy_decode
 from asr.data.tokens import TokenTable
 from asr.encoder.model import CtcModel
-from asr.errors import AudioError
+from asr.errors import AudioError, DataError
 from asr.recipe import Recipe
 from asr.recipe_loader import recipe_from_dict
+from asr.recipe_options import with_options
 from asr.train.checkpoint import load_checkpoint
 
 
@@ -53,18 +55,27 @@ class Recogniser:
         self.sample_rate = recipe.features.sample_rate
 
     @classmethod
-    def load(cls, path: str | Path, device: str | torch.device = "cpu") -> Recogniser:
+    def load(cls, path: str | Path, device: str | torch.device = "cpu", options: Sequence[str] = ()) -> Recogniser:
         """From an experiment folder (its best.pt) or a checkpoint file.
 
+        Args:
+            options: what the model should do otherwise than it was trained, such as `attention.rounds=8`; see
+                `asr.recipe_options`.
+
         Raises:
-            DataError: there is no checkpoint, or it is damaged.
+            DataError: there is no checkpoint, it is damaged, or its weights do not fit the options.
+            RecipeError: the options are none of the model's.
         """
         path = Path(path)
         path = path / "best.pt" if path.is_dir() else path
         saved = load_checkpoint(path)
         recipe = recipe_from_dict(saved["recipe"], str(path))
         tokens = TokenTable.from_state(saved["tokens"])
+        if options:
+            recipe = with_options(recipe, options, str(path))
         model = CtcModel(recipe.model, recipe.features.dim, len(tokens))
+        if options and (misfits := _misfits(model, saved["model"])):
+            raise DataError(f"{path}: {' '.join(options)} needs other weights than were trained: {'; '.join(misfits)}")
         model.load_state_dict(saved["model"])
         return cls(recipe, tokens, Cmvn.from_state(saved["cmvn"]), model, torch.device(device))
 
@@ -112,3 +123,15 @@ class Recogniser:
             for s, t in zip(symbols, tokens, strict=True)
         ]
         return Hypothesis(self.tokens.text_of(t.id for t in tokens), spans, log_prob)
+
+
+def _misfits(model: CtcModel, weights: Mapping[str, Tensor]) -> list[str]:
+    """Parameters that are missing, left over or of another shape, those of all blocks in one."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    there = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    found = {}
+    for name in dict.fromkeys([*wanted, *there]):
+        if wanted.get(name) != there.get(name):
+            shapes = f"is {there.get(name, 'not there')}, has to be {wanted.get(name, 'absent')}"
+            found[re.sub(r"blocks\.\d+", "blocks.*", name)] = shapes
+    return [f"{name} {shapes}" for name, shapes in found.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from asr.data.tokens import OovError, PhoneTable
 from asr.errors import DataError
 from asr.files import write_atomically
 from asr.recipe import Recipe
+from asr.recipe_options import combinations, short
 from asr.recogniser import Recogniser
 from asr.report.listing import listing
 from asr.train.measure import Stopwatch
@@ -51,13 +53,14 @@ def evaluate(
     device: str = "auto",
     pronunciations: Literal["first", "best"] | None = None,
     reporting: Recipe | None = None,
+    options: Sequence[str] = (),
     write: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """Score an experiment; returns the content of `results/SET.json` by set.
 
     Each result holds the totals of `Score.as_dict`, `words` (the word error rate of subwords and characters, else
     null), `failed` and `dropped` (id → reason), `blank_share` (of encoder frames), `length_ratio` (emitted to
-    reference tokens), `audio_seconds`, `decoding_seconds`, `rtf`, `device` and `threads`.
+    reference tokens), `audio_seconds`, `decoding_seconds`, `rtf`, `device`, `threads` and `options`.
 
     An utterance whose audio cannot be used counts with all its tokens deleted, so that no rate improves by losing
     data. An utterance that the lexicon cannot express (`oov: drop`) has no reference and is left out. Both are listed.
@@ -68,12 +71,13 @@ def evaluate(
         manifests: further sets, named after their file's stem.
         pronunciations: instead of the recipe's `scoring.pronunciations`.
         reporting: a recipe whose `scoring` and `data.test` hold instead of those the model was trained with.
-        write: write results/SET.json and results/SET.txt.
+        options: what the model should do otherwise than it was trained; see `asr.recipe_options`.
+        write: write results/SET.json and results/SET.txt, with options SET@OPTIONS.json and .txt.
 
     Raises:
         DataError: an unknown set, an unreadable manifest, or a set without any usable utterance.
     """
-    recogniser = Recogniser.load(exp, device=pick_device(device))
+    recogniser = Recogniser.load(exp, device=pick_device(device), options=options)
     folder = Path(exp).parent if Path(exp).is_file() else Path(exp)
     if reporting is not None:
         data = recogniser.recipe.data.model_copy(update={"test": reporting.data.test})
@@ -87,6 +91,7 @@ def evaluate(
     results = {}
     for name, manifest in chosen.items():
         result, scores = _evaluate_set(recogniser, name, manifest)
+        result["options"] = list(options)
         results[name] = result
         for kind in ("failed", "dropped"):
             if result[kind]:
@@ -96,8 +101,33 @@ def evaluate(
         if write:
             (folder / "results").mkdir(exist_ok=True)
             text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-            write_atomically(folder / "results" / f"{name}.json", text)
-            write_atomically(folder / "results" / f"{name}.txt", listing(result, scores))
+            stem = f"{name}@{_file_name(options)}" if options else name
+            write_atomically(folder / "results" / f"{stem}.json", text)
+            write_atomically(folder / "results" / f"{stem}.txt", listing(result, scores))
+    return results
+
+
+def _file_name(options: Sequence[str]) -> str:
+    """Options as part of a file's name; what some system would not allow there becomes `_`."""
+    return re.sub(r"[^\w.=+-]", "_", "+".join(short(options)))
+
+
+def evaluate_options(exp: str | Path, options: Sequence[str], **how: Any) -> dict[str, dict[str, dict[str, Any]]]:
+    """Score a model as it was trained, and with every combination of options, `attention.rounds=1,2,4,8`.
+
+    Returns the results of `evaluate` by combination, `as trained` first. That one is not written. `how`: the other
+    arguments of `evaluate`.
+
+    Raises:
+        RecipeError, DataError: as `evaluate`; before anything is scored where an option does not fit the weights.
+    """
+    variants = combinations(options)
+    for variant in variants:
+        Recogniser.load(exp, options=variant)
+    results = {"as trained": evaluate(exp, **how, write=False)}
+    for variant in variants:
+        log.info("evaluating with %s", " ".join(variant))
+        results[" ".join(short(variant))] = evaluate(exp, **how, options=variant)
     return results
 
 

@@ -13,7 +13,9 @@ SHOWN = 30  # confusions of each kind, and worst utterances
 def listing(result: Mapping[str, Any], scores: Sequence[Score]) -> str:
     """The text for people behind a result of `asr.report.evaluate`."""
     first = scores[0]
-    lines = [f"{result['model']} on {result['set']} ({result['manifest']})", *(score.summary() for score in scores)]
+    how = f" with {' '.join(result['options'])}" if result["options"] else ""
+    lines = [f"{result['model']}{how} on {result['set']} ({result['manifest']})"]
+    lines += [score.summary() for score in scores]
     if first.utterance_rate is not None:
         lines.append(
             f"{first.wrong_utterances} of {len(first.utterances)} utterances with errors ({first.utterance_rate:.1f} %)"

@@ -12,30 +12,41 @@ from asr.report.table import Rate
 
 def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     """One row per set and rate. The caption says what the rates count."""
-    table = Table(caption=_caption(results), caption_justify="left")
-    table.add_column("set")
+    return options_table({"": results})
+
+
+def options_table(by_option: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
+    """One row per option (none: without that column), set and rate. The caption says what the rates count."""
+    table = Table(caption=_caption(next(iter(by_option.values()))), caption_justify="left")
+    named = any(by_option)
+    for header in ("option", "set") if named else ("set",):
+        table.add_column(header, overflow="fold")
     for header in ("rate", "% [95 %]", "S", "D", "I", "ref tokens", "utterances", "wrong", "failed", "dropped"):
         table.add_column(header, justify="right")
     for header in ("blank share", "emitted/ref", "RTF"):
         table.add_column(header, justify="right")
-    for name, result in results.items():
-        for part in (result, result["words"]):
-            if part is None:
-                continue
-            low, high = part["interval"] or (None, None)
-            only_first = part is result
-            table.add_row(
-                name if only_first else "",
-                part["unit"],
-                str(Rate(part["unit"], part["rate"], low, high)),
-                *(str(part[key]) for key in ("substitutions", "deletions", "insertions", "reference_tokens")),
-                str(part["utterances"]),
-                _number(part["utterance_rate"], ".1f", " %"),
-                *((str(len(result["failed"])), str(len(result["dropped"]))) if only_first else ("", "")),
-                *(_number(result[key], ".3f") if only_first else "" for key in ("blank_share", "length_ratio")),
-                _number(result["rtf"], ".4f") if only_first else "",
-            )
+    for option, results in by_option.items():
+        for name, result in results.items():
+            for part in (result, result["words"]):
+                if part is not None:
+                    labels = ([option] if named else []) + [name] if part is result else [""] * (1 + named)
+                    table.add_row(*labels, *_cells(part), *(_whole_cells(result) if part is result else ()))
     return table
+
+
+def _cells(part: Mapping[str, Any]) -> list[str]:
+    """Of one rate: phones, characters, subwords or words."""
+    low, high = part["interval"] or (None, None)
+    counts = (str(part[key]) for key in ("substitutions", "deletions", "insertions", "reference_tokens", "utterances"))
+    rate = str(Rate(part["unit"], part["rate"], low, high))
+    return [part["unit"], rate, *counts, _number(part["utterance_rate"], ".1f", " %")]
+
+
+def _whole_cells(result: Mapping[str, Any]) -> list[str]:
+    """Of a set, whatever is counted."""
+    lost = [str(len(result[key])) for key in ("failed", "dropped")]
+    shares = [_number(result[key], ".3f") for key in ("blank_share", "length_ratio")]
+    return [*lost, *shares, _number(result["rtf"], ".4f")]
 
 
 def _caption(results: Mapping[str, Mapping[str, Any]]) -> str:

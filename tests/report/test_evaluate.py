@@ -16,24 +16,27 @@ from asr.data.manifest import Utterance, write_manifest
 from asr.data.store import FeatureStore
 from asr.data.tokens import build_tokens
 from asr.encoder.model import CtcModel
-from asr.errors import DataError
+from asr.errors import DataError, RecipeError
 from asr.recipe_loader import dump_recipe, load_recipe, recipe_to_dict
 from asr.recogniser import Recogniser
 from asr.report import evaluate as module
-from asr.report.evaluate import evaluate
+from asr.report.evaluate import evaluate, evaluate_options
 from asr.train.checkpoint import save_checkpoint
 from asr.train.sets import load_set
 from asr.train.validate import validate
 
 WORDS = {"ab": "AH0 B", "day": "D EY1", "sea": "S IY1"}
-MODEL = "{frontend: {kind: stack, factor: 2}, encoder: {layers: 1, dim: 16, heads: 2, feedforward: 16}}"
+MODEL = (
+    "{frontend: {kind: stack, factor: 2},"
+    " encoder: {layers: 2, dim: 16, heads: 2, feedforward: 16, attention: ATTENTION}}"
+)
 
 
 @pytest.fixture
 def experiment(tmp_path):
     """`experiment(tokens, texts)` writes audio, manifest and a checkpoint; returns the experiment folder."""
 
-    def make(tokens, texts=("ab day", "sea", "day ab ab")):
+    def make(tokens, texts=("ab day", "sea", "day ab ab"), attention="softmax"):
         rng = np.random.default_rng(0)
         utterances = []
         for i, text in enumerate(texts):
@@ -46,7 +49,8 @@ def experiment(tmp_path):
         path = tmp_path / "r.yaml"
         path.write_text(
             f"data: {{train: train.jsonl, dev: dev.jsonl, test: {{test: test.jsonl}}, workers: 1}}\n"
-            f"tokens: {tokens}\nmodel: {MODEL}\nscoring: {{bootstrap: 50}}\ntraining: {{threads: 1}}\n"
+            f"tokens: {tokens}\nmodel: {MODEL.replace('ATTENTION', attention)}\n"
+            "scoring: {bootstrap: 50}\ntraining: {threads: 1}\n"
         )
         recipe = load_recipe(path)
         table = build_tokens(recipe.tokens, utterances)
@@ -188,3 +192,79 @@ def test_command_prints_table_or_json(experiment):
     assert "PER" in table.stdout
     printed = CliRunner().invoke(app, ["evaluate", str(exp), "--json", "--device", "cpu"])
     assert json.loads(printed.stdout)["test"]["unit"] == "PER"
+
+
+LSH = "{kind: lsh, rounds: 2, bucket_size: 4}"
+
+
+def test_options_give_a_row_each_and_leave_the_plain_result_alone(experiment):
+    exp = experiment(PHONES, attention=LSH)
+    plain = evaluate(exp, device="cpu")
+    written = (exp / "results" / "test.json").read_text()
+    found = evaluate_options(exp, ["attention.rounds=1,2", "attention.rounds=4"], device="cpu")
+    assert list(found) == ["as trained", "rounds=1", "rounds=2", "rounds=4"]
+    keys = ("rate", "interval", "substitutions", "blank_share")
+    for same in ("as trained", "rounds=2"):  # which it was trained with
+        assert [found[same]["test"][key] for key in keys] == [plain["test"][key] for key in keys]
+    assert (exp / "results" / "test.json").read_text() == written
+    assert sorted(path.name for path in (exp / "results").glob("*.json")) == [
+        "test.json",
+        *(f"test@rounds={n}.json" for n in (1, 2, 4)),
+    ]
+    assert json.loads((exp / "results" / "test@rounds=4.json").read_text()) == found["rounds=4"]["test"]
+    assert found["rounds=4"]["test"]["options"] == ["attention.rounds=4"]
+    assert (exp / "results" / "test@rounds=4.txt").read_text().startswith("r with attention.rounds=4 on test")
+
+
+def log_probs(exp, *options):
+    recogniser = Recogniser.load(exp, options=options)
+    torch.manual_seed(3)
+    return recogniser.log_probs([torch.randn(60, recogniser.recipe.features.dim)])[0]
+
+
+@pytest.mark.parametrize("attention", [LSH, "softmax"])
+def test_softmax_and_lsh_run_on_each_others_weights(experiment, attention):
+    """LSH comes down to softmax attention where every pair of frames meets, also under the other's weights."""
+    exp = experiment(PHONES, attention=attention)
+    trained, exact = log_probs(exp), log_probs(exp, "attention=softmax")
+    few, all_pairs = (log_probs(exp, "attention=lsh", f"attention.bucket_size={size}") for size in (2, 64))
+    torch.testing.assert_close(all_pairs, exact, atol=1e-4, rtol=0)
+    assert (few - exact).abs().max() > 1e-3
+    assert torch.equal(trained, exact) == (attention == "softmax")
+
+
+def test_linear_attention_runs_on_softmax_weights_and_back(experiment):
+    exp = experiment(PHONES)
+    as_linear = log_probs(exp, "attention.kind=linear")
+    saved = torch.load(exp / "best.pt", weights_only=True)
+    saved["recipe"]["model"]["encoder"]["attention"] = {"kind": "linear"}
+    save_checkpoint(exp / "linear.pt", saved)
+    assert torch.equal(log_probs(exp / "linear.pt"), as_linear)
+    assert torch.equal(log_probs(exp / "linear.pt", "attention=softmax"), log_probs(exp))
+
+
+def test_options_that_do_not_fit_are_refused_before_anything_is_scored(experiment):
+    exp = experiment(PHONES, attention=LSH)
+    with pytest.raises(DataError) as caught:
+        evaluate_options(exp, ["attention=softmax,linear"], device="cpu")
+    assert str(caught.value) == (
+        f"{exp}/best.pt: attention=linear needs other weights than were trained: "
+        "encoder.blocks.*.mixer.project.weight is (32, 16), has to be (48, 16); "
+        "encoder.blocks.*.mixer.project.bias is (32,), has to be (48,)"
+    )
+    with pytest.raises(DataError, match=r"encoder\.norm\.weight is \(16,\), has to be absent"):
+        Recogniser.load(exp, options=["model.encoder.norm=post"])
+    with pytest.raises(RecipeError, match="unknown key 'ronds'; did you mean 'rounds'"):
+        evaluate_options(exp, ["attention.ronds=8"], device="cpu")
+    assert not (exp / "results").exists()
+
+
+def test_the_command_prints_a_row_for_each_option(experiment):
+    exp = experiment(PHONES, attention=LSH)
+    arguments = ["evaluate", str(exp), "attention.rounds=1,4", "--device", "cpu", "--set", "dev"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    rows = [line.split("│")[1].strip() for line in result.stdout.splitlines() if "PER" in line]
+    assert rows == ["as trained", "rounds=1", "rounds=4"]
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert json.loads(result.stdout)["rounds=4"]["dev"]["unit"] == "PER"
