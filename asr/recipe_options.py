@@ -108,6 +108,11 @@ def _swapped(recipe: Recipe, swaps: Mapping[str, str], source: str) -> Recipe:
             holder = holder[int(part) if isinstance(holder, list) else part]
         new = section_of(AttentionConfig, kind)
         assert new is not None
-        kept = {key: value for key, value in holder[last].items() if key in new.model_fields}
+        theirs = type(_mixer_places(recipe)[place]).model_fields
+        kept = {
+            key: value
+            for key, value in holder[last].items()
+            if key in new.model_fields and new.model_fields[key].annotation == theirs[key].annotation
+        }
         holder[last] = {**kept, "kind": kind}
     return recipe_from_dict(values, source)

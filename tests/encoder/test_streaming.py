@@ -8,12 +8,14 @@ from functools import partial
 import pytest
 import torch
 
+from asr.attention.config import AttentionConfig
 from asr.attention.linear import LinearConfig
 from asr.attention.softmax import SoftmaxConfig
 from asr.encoder.block import Block
 from asr.encoder.config import LayerConfig, TransformerConfig
 from asr.encoder.convolution import GatedConvolution
 from asr.encoder.stack import TransformerEncoder
+from asr.recipe_schema import sections
 
 SIZES = {"dim": 12, "heads": 2, "feedforward": 20, "dropout": 0.0}
 BLOCKS = [
@@ -45,6 +47,26 @@ def test_pieces_give_the_numbers_of_the_whole(block):
             pieces.append(y)
         torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-10, rtol=0)
         assert state.time == 23
+
+
+STREAMING = [
+    mixer
+    for mixer in [kind(causal=True) for kind in sections(AttentionConfig)] + [SoftmaxConfig(causal=True, window=(4, 0))]
+    if mixer.build(SIZES["dim"], SIZES["heads"]).streams
+]
+
+
+@pytest.mark.parametrize("mixer", STREAMING, ids=lambda mixer: mixer.kind)
+@torch.inference_mode()
+def test_every_mixer_that_streams_does_so_in_a_stack(mixer):
+    encoder = build([mixer, mixer], block="conformer", convolution=3)
+    assert encoder.streams
+    x = torch.randn(2, 17, 12, dtype=torch.float64)
+    state, pieces = encoder.initial_state(2), []
+    for piece in x.split([encoder.step_frames, 0, 16 - encoder.step_frames, 1], dim=1):
+        y, state = encoder.step(piece, state)
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, 1), encoder(x, torch.tensor([17, 17])), atol=1e-9, rtol=0)
 
 
 @torch.inference_mode()
