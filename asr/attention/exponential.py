@@ -63,9 +63,10 @@ def causal_exponential_attention(
         while chunk > 1 and time and _rise(peaks[:, :, 1:], chunk) > MAX_RISE:
             chunk //= 2
         parts = [v[:, :, :0]]
-        for start in range(0, time, chunk):
-            stop = min(start + chunk, time)
-            cq, ck, cv = (t[:, :, start:stop] for t in (q, k, v))
+        # `split`, as the gradient of every slice would be as long as the whole.
+        pieces = zip(*(t.split(chunk, dim=2) for t in (q, k, v)), strict=True) if time else ()
+        for start, (cq, ck, cv) in zip(range(0, time, chunk), pieces, strict=True):
+            stop = start + cq.shape[2]
             before, unit, after = (peaks[:, :, t, :, None] for t in (start, start + 1, stop))
             kv, ksum = (before - unit).exp() * kv, (before - unit).exp() * ksum[..., None]
             top = (cq.detach() + peaks[:, :, start + 1 : stop + 1]).amax(-1, keepdim=True)
