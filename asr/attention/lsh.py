@@ -26,7 +26,11 @@ from asr.kernels.lsh import MAX_COLUMNS
 
 
 class LshConfig(MixerConfig):
-    """`attention: {kind: lsh}` in a recipe. `causal: true` does not stream: hashing needs the whole utterance."""
+    """`attention: {kind: lsh}` in a recipe. `causal: true` does not stream: hashing needs the whole utterance.
+
+    No weight depends on rounds, bucket_size or seed: a trained model takes others, and more of the first two come
+    nearer to attention to all frames.
+    """
 
     turns: ClassVar[bool] = True
 

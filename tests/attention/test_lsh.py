@@ -155,3 +155,18 @@ def test_keys_of_their_own_are_met_by_place_in_the_order_of_buckets():
     torch.testing.assert_close(out[0, :, 0], scores.softmax(-1) @ v[0, :, 0], atol=1e-9, rtol=0)
     with pytest.raises(ValueError, match="not causal"):
         op(q, v, torch.tensor([time]), rotation, size, causal=True, k=k)
+
+
+@torch.inference_mode()
+def test_rounds_and_bucket_size_of_a_trained_layer_can_be_changed():
+    x, lengths = torch.randn(1, 256, 16, dtype=torch.float64), torch.tensor([256])
+    exact, trained = exact_and_lsh(True, False, rounds=2, bucket_size=16)
+    errors = []
+    for size in (4, 16, 64, 128, 256):
+        layer = LshConfig(rounds=2, bucket_size=size).build(16, 2).double().eval()
+        layer.load_state_dict(trained.state_dict())
+        errors.append((layer(x, lengths) - exact(x, lengths)).abs().mean().item())
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 100 * errors[-1]
+    more = LshConfig(rounds=8).build(16, 2).double()
+    assert torch.equal(more.rotation[:2], trained.rotation), "more rounds keep those there were"
