@@ -130,7 +130,7 @@ class GatedAttentionUnit(Mixer):
         z, v = z[:, full:], v[:, full:]
         more = self.group - z.shape[1]
         z, v = F.pad(z, (0, 0, 0, more)), F.pad(v, (0, 0, 0, 0, 0, more))
-        return self._out(u, y[:, begun:]), GauState(z, v, sums[:, full // self.group], state.time + x.shape[1])
+        return self._out(u, y[:, begun:]), GauState(z, v, sums[:, full // self.group].clone(), state.time + x.shape[1])
 
     def _why_not(self) -> str:
         return "gau cannot stream" + ("; set causal: true" if self.group else " over all pairs; set group")

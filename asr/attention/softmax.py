@@ -170,7 +170,9 @@ class SoftmaxAttention(Mixer):
         k, v = torch.cat([state.k.to(k.dtype), k], dim=2), torch.cat([state.v.to(v.dtype), v], dim=2)
         seen = torch.full((x.shape[0],), state.time + time, device=x.device)
         y = band.attend_after(q, k, v, global_k, global_v, seen, start=state.time)
-        return self._out(y), SoftmaxState(k[:, :, time:], v[:, :, time:], global_k, global_v, state.time + time)
+        # Copied, or what is kept would hold on to the whole piece.
+        k, v, global_k, global_v = (t.clone() for t in (k[:, :, time:], v[:, :, time:], global_k, global_v))
+        return self._out(y), SoftmaxState(k, v, global_k, global_v, state.time + time)
 
     def _band(self) -> Band:
         if not self.streams or not isinstance(self.pattern, Band):
