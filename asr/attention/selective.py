@@ -103,8 +103,8 @@ def scan(a: Tensor, b: Tensor, first: Tensor, backwards: bool = False) -> Tensor
     time = a.shape[1]
     size = math.isqrt(time - 1) + 1
     rest = [0] * (2 * (a.dim() - 2) + 1) + [-time % size]
-    # Frames that fill the last block up hand on what they get.
-    product, h = (F.pad(t, rest, value=v).unflatten(1, (-1, size)).clone() for t, v in ((a, 1.0), (b, 0.0)))
+    # Frames that fill the last block up hand on what they get. F.pad copies, also where there is nothing to fill.
+    product, h = (F.pad(t, rest, value=v).unflatten(1, (-1, size)) for t, v in ((a, 1.0), (b, 0.0)))
     within, across = range(size), range(h.shape[1])
     if backwards:
         within, across = within[::-1], across[::-1]
