@@ -51,7 +51,7 @@ def gated_linear_attention(
     Args:
         q, k: (batch, time, heads, dim), any strides.
         v: (batch, time, heads, width).
-        log_decay: ln α, as q, ≤ 0; not read at padding, where the state stays as it is.
+        log_decay: ln α, as q, ≤ 0, −∞ too; not read at padding, where the state stays as it is.
         lengths: (batch,) integers; frames at or past a row's length give nothing and get 0.
         kv: the state to start from. Has a gradient, as has the state returned.
         chunk: frames at once, rounded up to a power of two; the result does not depend on it.
@@ -71,7 +71,7 @@ def gated_linear_attention(
         raise ValueError(f"log_decay must be {tuple(q.shape)}, got {tuple(log_decay.shape)}")
     if kv is not None and kv.shape != (batch, heads, dim, v.shape[3]):
         raise ValueError(f"kv must be {(batch, heads, dim, v.shape[3])}, got {tuple(kv.shape)}")
-    compiled(q, v, cuda=False, cpp=False)
+    compiled(q, v, cuda=False, cpp=False)  # raises where a compiled implementation is demanded
     size = 1 << (min(chunk, max(time, 1)) - 1).bit_length()
     dtype = v.dtype
     with torch.autocast(q.device.type, enabled=False):

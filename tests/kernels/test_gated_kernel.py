@@ -52,7 +52,7 @@ def test_gradients_are_those_of_its_values():
     assert torch.autograd.gradcheck(run, leaves, fast_mode=True)
 
 
-@pytest.mark.parametrize("gate", [0.0, -1e-6, -50.0, -1e30])
+@pytest.mark.parametrize("gate", [0.0, -1e-6, -50.0, -1e30, float("-inf")])
 def test_gates_from_open_to_shut_give_neither_nan_nor_wrong_numbers(gate):
     q, k, v, g, lengths, kv = case()
     g = torch.full_like(g, gate)
