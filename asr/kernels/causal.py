@@ -153,14 +153,15 @@ def reference(
         s = q.new_zeros(batch, heads, dim, v.shape[3]) if kv is None else kv.to(q.dtype)
         z = q.new_zeros(batch, heads, dim) if ksum is None else ksum.to(q.dtype)
         parts = []
-        for start in range(0, time, chunk):
-            stop = min(start + chunk, time)
-            at = torch.arange(stop - start, device=q.device)
-            left = (lengths - start).clamp(0, stop - start)  # real frames of this chunk, (batch,)
+        # Split once: the gradient of each slice on its own would be as long as the row.
+        chunks = (t.transpose(1, 2).split(chunk, dim=2) for t in (q, k, turned_q, turned_k, v))
+        for n, (cq, ck, tq, tk, cv) in enumerate(zip(*chunks, strict=True) if time else ()):
+            size = cq.shape[2]
+            at = torch.arange(size, device=q.device)
+            left = (lengths - n * chunk).clamp(0, size)  # real frames of this chunk, (batch,)
             within = (a[:, None, None] ** (at[:, None] - at).clamp(min=0)).tril()  # (heads, chunk, chunk)
             since = (a[:, None] ** (at + 1))[..., None]  # (heads, chunk, 1)
             until = a[:, None] ** (left[:, None, None] - 1 - at).clamp(min=0)  # (batch, heads, chunk)
-            cq, ck, tq, tk, cv = (t[:, start:stop].transpose(1, 2) for t in (q, k, turned_q, turned_k, v))
             y = ((tq @ tk.mT) * within) @ cv + since * (tq @ s)
             if normalise:
                 sums = within @ ck + since * z[:, :, None]
