@@ -127,8 +127,10 @@ class Recogniser:
 
 def _misfits(model: CtcModel, weights: Mapping[str, Tensor]) -> list[str]:
     """Parameters that are missing, left over or of another shape, those of all blocks in one."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    there = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    own = model.state_dict()
+    needed = model.load_state_dict({}, strict=False).missing_keys  # random features, for one, the model can draw
+    wanted = {name: tuple(own[name].shape) for name in needed}
+    there = {name: tuple(tensor.shape) for name, tensor in weights.items() if name in wanted or name not in own}
     found = {}
     for name in dict.fromkeys([*wanted, *there]):
         if wanted.get(name) != there.get(name):

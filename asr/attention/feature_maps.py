@@ -17,7 +17,7 @@ Work and state grow with the number of features: square is worth it only where N
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -64,9 +64,10 @@ class FavorConfig(Config):
     kind: Literal["favor"] = "favor"
     size: int = Field(128, ge=1)  # random features; the error falls as 1 / √size
     redraw: int = Field(1000, ge=0)  # training batches after which the directions are drawn anew; 0: never
+    seed: int = Field(0, ge=0)  # of the directions
 
     def build(self, dim: int, heads: int) -> FeatureMap:
-        return Favor(dim, self.size, self.redraw)
+        return Favor(dim, self.size, self.redraw, self.seed)
 
 
 class HedgehogConfig(Config):
@@ -108,17 +109,17 @@ class Square(FeatureMap):
 class Favor(FeatureMap):
     """Positive orthogonal random features (FAVOR+), as logarithms.
 
-    The directions lie in the weights. `redraw` counts batches seen in training; the count and the seed are saved, and a
-    draw depends on nothing else, so that a resumed run, and every process of one, draws the same.
+    The directions and the number of batches seen in training, by which they are redrawn, are saved with the weights. A
+    draw depends on seed and number alone: a resumed run, and every process of one, draws the same. Weights without
+    directions, such as those of softmax attention, or with more or fewer of them, take the ones drawn here.
     """
 
     directions: Tensor
 
-    def __init__(self, dim: int, size: int, redraw: int) -> None:
+    def __init__(self, dim: int, size: int, redraw: int = 0, seed: int = 0) -> None:
         super().__init__(size, logarithmic=True)
-        self.redraw, self.batches = redraw, 0
-        self.seed = int(torch.randint(2**62, ()))
-        self.register_buffer("directions", orthogonal_directions(size, dim, self.seed))
+        self.redraw, self.seed, self.batches = redraw, seed, 0
+        self.register_buffer("directions", orthogonal_directions(size, dim, seed))
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         if self.training:
@@ -135,10 +136,17 @@ class Favor(FeatureMap):
         return x @ self.directions.mT.to(x.dtype) - (x.square().sum(-1, keepdim=True) + math.log(self.size)) / 2
 
     def get_extra_state(self) -> Tensor:
-        return torch.tensor([self.seed, self.batches])
+        return torch.tensor(self.batches)
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.seed, self.batches = state.tolist()
+        self.batches = int(state)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        saved = state_dict.get(prefix + "directions")
+        if saved is None or saved.shape != self.directions.shape:
+            state_dict[prefix + "directions"] = self.directions
+            state_dict[prefix + "_extra_state"] = self.get_extra_state()
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 def orthogonal_directions(size: int, dim: int, seed: int) -> Tensor:

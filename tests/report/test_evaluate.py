@@ -243,6 +243,22 @@ def test_linear_attention_runs_on_softmax_weights_and_back(experiment):
     assert torch.equal(log_probs(exp / "linear.pt", "attention=softmax"), log_probs(exp))
 
 
+def test_random_features_come_near_softmax_on_its_weights(experiment):
+    """Choromanski et al. 2021: FAVOR estimates softmax attention; nothing has to be trained for it."""
+    exp = experiment(PHONES)
+    exact = log_probs(exp, "attention=softmax")
+    favor = ["attention=linear", "attention.feature_map=favor"]
+    few, many = (log_probs(exp, *favor, f"attention.feature_map.size={size}") for size in (4, 4096))
+    assert (many - exact).abs().mean() < 0.2 * (few - exact).abs().mean()
+
+
+def test_another_number_of_random_features_and_those_that_were_saved(experiment):
+    exp = experiment(PHONES, attention="{kind: linear, feature_map: {kind: favor, size: 4}}")
+    trained = log_probs(exp)
+    assert torch.equal(log_probs(exp, "attention.feature_map.seed=5"), trained), "the saved directions count"
+    assert (log_probs(exp, "attention.feature_map.size=64") - trained).abs().max() > 1e-3
+
+
 def test_options_that_do_not_fit_are_refused_before_anything_is_scored(experiment):
     exp = experiment(PHONES, attention=LSH)
     with pytest.raises(DataError) as caught:
