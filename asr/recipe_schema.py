@@ -68,8 +68,9 @@ def spell_out(node: Node, annotation: Any = Recipe) -> Node:
             inner = Union[tuple(found)] if found else item_of(annotation)  # noqa: UP007  # an item by its place
             items[key] = spell_out(value, inner)
         return Mapping(node.where, items)
-    takes_text = any(a is str or get_origin(a) is Literal for a in alternatives(annotation))
-    if isinstance(node.value, str) and any(map(kinds, classes)) and not takes_text:
+    # Where the kind above is not known yet, a word may be the whole value for one of its kinds; `complete` comes later.
+    whole = any(a is str or (get_origin(a) is Literal and node.value in get_args(a)) for a in alternatives(annotation))
+    if isinstance(node.value, str) and any(map(kinds, classes)) and not whole:
         return Mapping(node.where, {"kind": node})
     return node
 
@@ -89,6 +90,7 @@ def complete(tree: Mapping, section: type[Config] = Recipe) -> Mapping:
 
 
 def _complete(node: Node, annotation: Any, default: Any) -> Node:
+    node = spell_out(node, annotation)
     if isinstance(node, Sequence):
         items = [_complete(item, item_of(annotation), None) for item in node.items]
         return Sequence(node.where, items, any(get_origin(a) is tuple for a in alternatives(annotation)))

@@ -140,6 +140,20 @@ def test_a_bare_name_is_a_kind(write):
         assert (attention.rounds, attention.bucket_size) == (2, 8)
 
 
+@pytest.mark.parametrize("base", ["softmax", "linear", "{kind: linear, feature_map: {kind: favor, size: 9}}"])
+def test_a_bare_name_for_a_key_that_other_kinds_have_too(write, base):
+    """`feature_map` is a section of linear attention and a word in decay."""
+    path = write("x.yaml", BASE + f"model: {{encoder: {{attention: {base}}}}}\n")
+
+    def load(*overrides):
+        return load_recipe(path, [f"model.encoder.attention{one}" for one in overrides]).model.encoder.attention
+
+    assert load("=linear", ".feature_map=relu").feature_map.kind == "relu"
+    assert load("=decay", ".feature_map=relu").feature_map == "relu"
+    for overrides in ([".feature_map=favor", ".feature_map.size=4"], [".feature_map.size=4", ".feature_map=favor"]):
+        assert load("=linear", *overrides).feature_map.size == 4
+
+
 def test_hybrid_stacks(write):
     layers = "[{attention: softmax}, {attention: {kind: lsh, rounds: 2}, repeat: 2}, {}]"
     path = write("x.yaml", BASE + f"model: {{encoder: {{attention: linear, layers: {layers}}}}}\n")
