@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,9 @@ from asr.train.checkpoint import load_checkpoint
 from asr.train.same import compare_trainings
 
 SAME_IN_LOG = ("epoch", "frames", "loss", "lr", "grad_norm", "skipped_steps", "dev_loss", "dev_per", "dev_sdi", "best")
+
+
+started: list[subprocess.Popen[bytes]] = []
 
 
 class Process(Protocol):
@@ -50,6 +54,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--out", type=Path, help="keep both trainings in this new folder")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         recipe = load_recipe(args.recipe, args.overrides, check_files=True)
         with tempfile.TemporaryDirectory(prefix="kill-test-") as name:
@@ -58,6 +63,11 @@ def main() -> None:
             different = kill_test(recipe, args.kills, args.seed, folder, start)
     except AsrError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:  # leave no training behind
+        for process in started:
+            process.kill()
     sys.exit(1 if different else 0)
 
 
@@ -103,7 +113,9 @@ def kill_test(recipe: Recipe, kills: int, seed: int, folder: Path, start: Callab
 def start(file: Path, exp: Path) -> Process:
     """`asr train` in a process of its own; its log stands in the folder's train.log."""
     command = [sys.executable, "-m", "asr", "train", str(file), "--resume"]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    started.append(subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet))
+    return started[-1]
 
 
 def _unbroken(recipe: Recipe, exp: Path, start: Callable[[Path, Path], Process]) -> tuple[float, float]:
