@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMAT = 1  # of the folder's two files
+DAY = 86400.0  # seconds
 DTYPE = np.dtype("<f4")
 
 
@@ -163,6 +164,7 @@ def _job(utterance: Utterance, dither: float) -> Job:
 def _write(target: Path, jobs: Sequence[Job], config: FeaturesConfig, workers: int) -> None:
     """Everything goes to a folder of another name, which gets its own when it is whole."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    _clear_unfinished(target.parent)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target.parent, ignore_cleanup_errors=True) as name:
         unfinished = Path(name) / target.name
@@ -191,6 +193,13 @@ def _write(target: Path, jobs: Sequence[Job], config: FeaturesConfig, workers: i
         except OSError:
             if not target.exists():  # else another run was faster, with the same inputs
                 raise
+
+
+def _clear_unfinished(folder: Path) -> None:
+    """Remove what a killed process left behind; one at work has written to its file within the last day."""
+    for features in folder.glob(".unfinished-*/*/features.f32"):
+        if time.time() - features.stat().st_mtime > DAY:
+            shutil.rmtree(features.parent.parent, ignore_errors=True)
 
 
 def _report(jobs: Sequence[Job], failed: dict[str, str], frames: int, seconds: float) -> None:

@@ -16,9 +16,11 @@ from asr.train.checkpoint import save_checkpoint
 from asr.train.draws import seed_draws
 from asr.train.interrupt import StopRequest
 from asr.train.measure import peak_memory_mb
+from asr.train.memory import memory_for
 from asr.train.prepare import prepare
 from asr.train.progress import Progress
 from asr.train.run import Run
+from asr.train.sets import Batch
 from asr.train.state import State
 from asr.train.trial import Trial
 from asr.train.validate import Validation, validate
@@ -52,7 +54,7 @@ def train(recipe: Recipe, *, resume: bool = False, overwrite: bool = False, tria
                     if stop.requested:
                         _interrupt(run, state)
                     _step(group, state)
-                    progress.step(counters.loss_sum / max(1, counters.tokens), state.frames_per_second)
+                    progress.step(counters.loss, state.frames_per_second)
                     if trial:
                         trial.after_step(counters.epoch + 1, counters.group, len(plan))
                     if state.save_due:
@@ -80,16 +82,13 @@ def _step(group: list[list[int]], state: State) -> None:
     loss_sum = 0.0
     for rows in group:
         with watch("data"):
-            batch = state.train.batch(rows, config.spec_augment, draws).to(state.device)
-        with watch("forward"):
-            log_probs, lengths = state.model(batch.features, batch.lengths)
-            losses = ctc_losses(log_probs, lengths, batch.targets, state.tokens.blank)
-        with watch("backward"):
-            (losses.sum() / divisor).backward()
-        loss_sum += float(losses.detach().sum())
+            batch = state.train.batch(rows, config.spec_augment, draws)
+        with memory_for(batch.ids, batch.lengths.tolist(), state.recipe.features.hop_ms):
+            losses = _accumulate(batch.to(state.device), divisor, state)
+        loss_sum += sum(losses)
         counters.frames += int(batch.lengths.sum())
         ids += batch.ids
-        not_finite += [id for id, loss in zip(batch.ids, losses.tolist(), strict=True) if not math.isfinite(loss)]
+        not_finite += [id for id, loss in zip(batch.ids, losses, strict=True) if not math.isfinite(loss)]
     with watch("optimiser"):
         norm = float(torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.clip))
         state.schedule.apply(state.optimiser)
@@ -103,6 +102,16 @@ def _step(group: list[list[int]], state: State) -> None:
     counters.group += 1
     if not (math.isfinite(norm) and math.isfinite(loss_sum)):
         _skip(state, ids, not_finite)
+
+
+def _accumulate(batch: Batch, divisor: int, state: State) -> list[float]:
+    """Add a batch's share to the gradients; the loss of each of its utterances, in nats."""
+    with state.watch("forward"):
+        log_probs, lengths = state.model(batch.features, batch.lengths)
+        losses = ctc_losses(log_probs, lengths, batch.targets, state.tokens.blank)
+    with state.watch("backward"):
+        (losses.sum() / divisor).backward()
+    return losses.tolist()
 
 
 def _skip(state: State, ids: list[str], not_finite: list[str]) -> None:
@@ -168,7 +177,7 @@ def _record(state: State, result: Validation | None) -> dict[str, Any]:
         "seconds": {k: round(v, 4) for k, v in {**parts, "total": sum(parts.values())}.items()},
         "train_seconds": state.train_seconds, "frames": counters.frames,
         "frames_per_second": counters.frames / max(state.train_seconds, 1e-9),
-        "loss": counters.loss_sum / max(1, counters.tokens), "lr": state.optimiser.param_groups[0]["lr"],
+        "loss": counters.loss, "lr": state.optimiser.param_groups[0]["lr"],
         "grad_norm": counters.grad_norm / max(1, counters.group), "skipped_steps": counters.skipped,
         "peak_memory_mb": peak_memory_mb(state.device), "elapsed": counters.elapsed,
     }  # fmt: skip

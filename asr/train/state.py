@@ -39,6 +39,11 @@ class Counters:
     grad_norm: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)  # before the latest checkpoint
 
+    @property
+    def loss(self) -> float:
+        """Nats per reference token over the current epoch's steps; NaN before the first that was finite."""
+        return self.loss_sum / self.tokens if self.tokens else math.nan
+
     def new_epoch(self) -> None:
         self.group = self.tokens = self.frames = 0
         self.loss_sum = self.grad_norm = 0.0

@@ -248,6 +248,16 @@ def test_ctrl_c_leaves_no_process_and_no_half_written_store(tmp_path):
         time.sleep(0.05)
 
 
+def test_what_a_kill_left_behind_is_cleared_away_and_work_in_progress_is_not(tmp_path, five):
+    for name, age in (("left", 2 * 86400), ("at-work", 60)):
+        features = tmp_path / "f" / f".unfinished-{name}" / "abc" / "features.f32"
+        features.parent.mkdir(parents=True)
+        features.write_bytes(b"half")
+        os.utime(features, (time.time() - age,) * 2)
+    store = FeatureStore.build(tmp_path / "f", five, FeaturesConfig())
+    assert sorted(p.name for p in (tmp_path / "f").iterdir()) == [".unfinished-at-work", store.folder.name]
+
+
 def test_speed_on_real_speech_is_far_above_real_time(tmp_path, corpus):
     files = sorted(corpus("an4").glob("audio/**/*.flac"))[:40]
     spoken = [utterance(path, soundfile.info(path).duration) for path in files]

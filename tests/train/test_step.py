@@ -179,3 +179,43 @@ def test_a_model_that_gives_nan_has_no_dev_per_and_is_never_the_best(toy, tmp_pa
     assert (saved["schedule"]["best"], saved["schedule"]["bad_epochs"], saved["schedule"]["factor"]) == (math.inf, 0, 1)
     assert (saved["counters"]["best_per"], saved["counters"]["best_epoch"]) == (math.inf, 0)
     assert all(math.isnan(e["dev_per"]) for e in read_log(tmp_path).epochs)
+
+
+def lacks_memory_cpu(*_):
+    return torch.empty(1 << 60)
+
+
+def lacks_memory_gpu(*_):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+
+@pytest.mark.parametrize("fails", [lacks_memory_cpu, lacks_memory_gpu])
+def test_F9_too_little_memory_names_the_batch(state, fails):
+    state.model.register_forward_pre_hook(fails)
+    ordered = sorted(range(14), key=lambda r: state.train.frames[r])
+    rows = [*ordered[:2], ordered[-1]]
+    longest, frames = state.train.ids[rows[-1]], state.train.frames[rows[-1]]
+    with pytest.raises(AsrError) as error:
+        loop._step([rows], state)
+    assert str(error.value).startswith(
+        f"out of memory in a batch of 3 utterances, {3 * frames} frames with padding; "
+        f"the longest: {longest}, {frames / 100:.1f} s; lower training.batch_frames"
+    )
+
+
+def test_other_errors_stay_what_they_are(state):
+    def breaks(*_):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    state.model.register_forward_pre_hook(breaks)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        loop._step([[1]], state)
+
+
+def test_an_epoch_without_a_finite_step_has_no_loss(state):
+    assert math.isnan(state.counters.loss)
+    poison(state, 5)
+    loop._step([[5]], state)
+    assert math.isnan(state.counters.loss)
+    loop._step([[4]], state)
+    assert state.counters.loss > 0
