@@ -79,7 +79,7 @@ def causal_exponential_attention(
             fk = torch.exp(ck - after.mT)
             fade = (unit - after).exp()
             kv, ksum = fade * kv + fk.mT @ cv, (fade * ksum)[..., 0] + fk.sum(2)
-        return torch.cat(parts, dim=2).transpose(1, 2), kv, ksum, peaks[:, :, time]
+        return torch.cat(parts, dim=2).transpose(1, 2), kv, ksum, peaks[:, :, time].clone()
 
 
 def _rise(peaks: Tensor, chunk: int) -> float:

@@ -73,7 +73,7 @@ class SelectiveSsm(nn.Module):
 def _chunk(du: Tensor, dt: Tensor, b: Tensor, c: Tensor, a: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """Δu and Δ (batch, time, channels), B and C (batch, time, N), A (channels, N), state → outputs, state after."""
     states: Tensor = _Scan.apply((dt[..., None] * a).exp(), du[..., None] * b[:, :, None], h)
-    return (states @ c[..., None]).squeeze(-1), states[:, -1]
+    return (states @ c[..., None]).squeeze(-1), states[:, -1].clone()
 
 
 class _Scan(torch.autograd.Function):

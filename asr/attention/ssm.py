@@ -121,7 +121,7 @@ class Ssm(Mixer):
         u = u.to(recent.dtype)
         if self.taps is not None:
             frames = torch.cat([recent, u], dim=1)
-            recent = frames[:, x.shape[1] :]
+            recent = frames[:, x.shape[1] :].clone()  # a view would hold on to the whole piece
             # As sums of shifted frames: torch's depth-wise convolutions are several times slower on CPUs.
             mixed = sum(tap * frames[:, i : i + x.shape[1]] for i, tap in enumerate(self.taps))
             u = F.silu(mixed + self.bias)

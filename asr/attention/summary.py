@@ -80,7 +80,7 @@ class SummaryMixing(Mixer):
         totals = torch.cat([state.total[:, None], *wide(self.summary(x))], dim=1).cumsum(1)
         count = torch.arange(1, x.shape[1] + 1, device=x.device) + state.time
         y = self._combine(x, totals[:, 1:] / count[:, None])
-        return y, SummaryState(totals[:, -1], state.time + x.shape[1])
+        return y, SummaryState(totals[:, -1].clone(), state.time + x.shape[1])
 
     def _combine(self, x: Tensor, mean: Tensor) -> Tensor:
         local = self.local(x)

@@ -236,6 +236,18 @@ def test_parallel_chunkwise_and_recurrent_forms_agree(row, dtype, tolerance):
             close(a, b)
 
 
+@pytest.mark.parametrize("row", STREAMING, ids=label)
+@torch.inference_mode()
+def test_a_state_does_not_hold_on_to_the_piece_it_came_from(row):
+    mixer = build(row)
+
+    def held(pieces):
+        _, state = mixer.step(torch.randn(2, pieces * mixer.step_frames, DIM), mixer.initial_state(2))
+        return sum(t.untyped_storage().nbytes() for t in numbers(state))
+
+    assert held(40) == held(5), "a view keeps the memory of all that it was cut from: copy it"
+
+
 @pytest.mark.parametrize("row", [row for row in ROWS if not build(row).streams], ids=label)
 def test_what_cannot_stream_says_so(row):
     with pytest.raises(ValueError, match="cannot stream"):
