@@ -11,7 +11,7 @@ A relative path is relative to the file that holds it, in an override to the cur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,14 +174,15 @@ def _missing_files(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Short lists on one line; strings that our reader would take for numbers in quotes."""
+    """Lists of scalars on one line; strings that our reader would take for numbers in quotes."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
-    def represent_flow_list(self, data: Iterable[Any]) -> yaml.Node:
-        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
+    def represent_list_of(self, data: list[Any]) -> yaml.Node:
+        scalars = not any(isinstance(item, dict) for item in data)
+        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=scalars)
 
 
-_Dumper.add_representer(list, _Dumper.represent_flow_list)
+_Dumper.add_representer(list, _Dumper.represent_list_of)
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+.0123456789"))

@@ -101,7 +101,7 @@ class TransformerConfig(Config):
     def _check(self) -> TransformerConfig:
         if _name_their_own(self.layers):
             if self.attention is not None:
-                raise ValueError("attention: no layer has it, every entry of layers names its own; leave it out")
+                raise ValueError("attention: no layer has it, every entry of layers names its own; make it null")
         elif self.attention is None:
             raise ValueError("attention: null fits only a list of layers in which every entry names its own")
         rotary = self.positions == "rotary"
