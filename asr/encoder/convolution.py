@@ -51,7 +51,7 @@ class GatedConvolution(nn.Module):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The next frames, (batch, time, dim), any number of them → the same shape, and the state after them."""
         seen = torch.cat([state, F.glu(self.gate(x), dim=-1).to(state.dtype)], dim=1)
-        return self._convolve(seen), seen[:, x.shape[1] :]
+        return self._convolve(seen), seen[:, x.shape[1] :].clone()  # a view would hold on to the whole piece
 
     @property
     def _past(self) -> int:

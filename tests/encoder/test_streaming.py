@@ -109,6 +109,15 @@ def test_one_mixer_that_sees_ahead_is_enough():
 
 
 @torch.inference_mode()
+def test_a_convolution_remembers_no_more_than_its_kernel():
+    layer = GatedConvolution(4, 5, causal=True)
+    for frames in (1, 100, 2, 0):
+        _, state = layer.step(torch.randn(2, frames, 4), layer.initial_state(2))
+        assert state.shape == (2, 4, 4)
+        assert state.untyped_storage().nbytes() == state.numel() * 4, "and holds on to nothing else"
+
+
+@torch.inference_mode()
 def test_a_convolution_sees_as_many_frames_as_its_kernel():
     for causal, seen in ((False, range(8, 13)), (True, range(10, 15))):
         layer = GatedConvolution(4, 5, causal).double()
