@@ -19,18 +19,19 @@ inline const float* weighted(
   return to;
 }
 
-// p (count x kChunk) = the lower triangle of a bᵀ, row t, column s, times decay^(t-s); `across` is bᵀ (dim x kChunk).
+// p (count x kChunk) = the lower triangle of a bᵀ, row t, column s, times decay^(t-s); `across` is bᵀ (dim x kChunk). Above
+// the diagonal there are zeros within the kRows x kRows blocks on it, and beyond them anything: `lower` and `upper` look
+// no further.
 inline void triangle(
     float* p, const float* a, int64_t lda, const float* across, int64_t dim, int64_t count, const Powers& decay) {
-  clear(p, count * kChunk);
   for (int64_t t = 0; t < count; t += kRows) {
     const int64_t rows = std::min<int64_t>(kRows, count - t);
-    gemm(p + t * kChunk, kChunk, a + t * lda, lda, 1, across, kChunk, rows, padded(t + rows), dim);
-  }
-  for (int64_t t = 0; t < count; ++t) {
-    if (decay.base != 1)
-      for (int64_t s = 0; s <= t; ++s) p[t * kChunk + s] *= decay[t - s];
-    std::fill(p + t * kChunk + t + 1, p + (t + 1) * kChunk, 0.0f);
+    product(p + t * kChunk, kChunk, a + t * lda, lda, 1, across, kChunk, rows, padded(t + rows), dim);
+    for (int64_t row = t; row < t + rows; ++row) {
+      if (decay.base != 1)
+        for (int64_t s = 0; s <= row; ++s) p[row * kChunk + s] *= decay[row - s];
+      for (int64_t s = row + 1; s < t + rows; ++s) p[row * kChunk + s] = 0;
+    }
   }
 }
 
@@ -62,20 +63,33 @@ inline void turn_over(float* across, float* b, int64_t ldb, int64_t count, int64
 
 struct Workspace {
   Buffer phi_q, phi_k, turned_q, turned_k, values, gradient_d, gradient_m, scaled, scratch, across_d, across_m, p, dp, now,
-      turned_state, z, sums, result;
+      turned_state, sums, result;
+  float weights[kChunk];
 
   explicit Workspace(const Problem& x)
       : phi_q(kChunk * x.d), phi_k(kChunk * x.d), turned_q(kChunk * x.d), turned_k(kChunk * x.d), values(kChunk * x.m),
         gradient_d(kChunk * x.d), gradient_m(kChunk * x.m), scaled(kChunk * std::max(x.d, x.m)),
         scratch(kChunk * std::max(x.d, x.m)), across_d(x.d * kChunk), across_m(x.m * kChunk), p(kChunk * kChunk),
-        dp(kChunk * kChunk), now(x.d * x.m), turned_state(x.d * x.m), z(x.d), sums(kChunk * x.d),
+        dp(kChunk * kChunk), now(x.d * x.m), turned_state(x.d * x.m), sums(kChunk * x.d),
         result(kChunk * x.m) {}
 };
 
-// z = a z + weight · φ
-inline void remember(float* z, const float* phi, int64_t d, const Powers& a, float weight = 1) {
-  if (a.base != 1) scale(z, d, a.base);
-  add(z, phi, d, weight);
+// z = a z + weight · x, over the rows of x from the first to the last (step 1) or from the last to the first (step -1).
+// With `sums`, its row t is z as row t of x leaves it, and `far` beside it, times fade at the first row walked.
+inline void remember(
+    float* z, const float* x, int64_t count, int64_t d, const Powers& a, int64_t step = 1, const float* weight = nullptr,
+    float* sums = nullptr, const float* far = nullptr, float fade = 1) {
+  const int64_t first = step > 0 ? 0 : count - 1;
+  for (int64_t i = 0; i < d; i += kWidth) {
+    vec near = load(z + i), before = sums ? fade * load(far + i) : vec{};
+    for (int64_t n = 0, t = first; n < count; ++n, t += step) {
+      const vec row = load(x + t * d + i);
+      near = a.base * near + (weight ? weight[t] * row : row);
+      if (sums) store(sums + t * d + i, near + before);
+      before *= a.base;
+    }
+    store(z + i, near);
+  }
 }
 
 // part += Σ_s a^(count-1-s) φ(k_s) v_sᵀ, after decaying what it holds over the chunk.

@@ -31,7 +31,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(
   const Rows y(out);
   const Buffer last(x.heads * x.state);
 
-  x.walk(
+  x.run({Walk{
       kv ? kv->const_data_ptr<float>() : nullptr, ksum ? ksum->const_data_ptr<float>() : nullptr, last, true,
       [&](const Piece& at, const float* before, float* part, bool write) {
         const auto [b, h, head, segment, start, stop, end] = at;
@@ -45,24 +45,26 @@ std::tuple<Tensor, Tensor, Tensor> forward(
           if (write) {
             const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q);
             combine(w.now, before, a.at(t - start), part, x.d * x.m);
-            clear(w.gradient_m, count * x.m);
             const float* reach = a.base == 1 ? fq : weighted(w.scaled, fq, x.d, a, 1, 1, count, x.d);
-            gemm(w.gradient_m, x.m, reach, x.d, 1, w.now, x.m, count, x.m, x.q.dim);
+            product(w.result, x.m, reach, x.d, 1, w.now, x.m, count, x.m, x.q.dim);
             turn_over(w.across_d, const_cast<float*>(fk), x.d, count, x.d, w.scratch);
             triangle(w.p, fq, x.d, w.across_d, x.q.dim, count, a);
-            lower(w.gradient_m, x.m, w.p, values.data, values.ld, count, x.m);
+            lower(w.result, x.m, w.p, values.data, values.ld, count, x.m);
           }
-          for (int64_t i = 0; i < count; ++i) {
-            remember(part_z, w.phi_k + i * x.d, x.d, a);
-            if (!write || !x.normalise) continue;
-            combine(w.z, before + x.d * x.m, a.at(t - start + i + 1), part_z, x.d);
-            scale(w.gradient_m + i * x.m, x.m, 1 / (dot(w.phi_q + i * x.d, w.z, x.d) + x.eps));
+          if (write && x.normalise) {
+            remember(part_z, w.phi_k, count, x.d, a, 1, nullptr, w.sums, before + x.d * x.m, a.at(t - start + 1));
+            for (int64_t i = 0; i < count; ++i)
+              w.weights[i] = 1 / (dot(w.phi_q + i * x.d, w.sums + i * x.d, x.d) + x.eps);
+            store_rows(
+                y, b, h, t, count, w.result, x.m, [&](vec sum, int64_t i, int64_t) { return sum * w.weights[i]; });
+          } else {
+            remember(part_z, w.phi_k, count, x.d, a);
+            if (write) store_rows(y, b, h, t, count, w.result, x.m);
           }
-          if (write) store_rows(y, b, h, t, count, w.gradient_m, x.m);
           absorb(x, part, fk, values.data, values.ld, a, count, w.scaled);
         }
         if (write) zero_rows(y, b, h, stop, end);
-      });
+      }}});
   for (int64_t head = 0; head < x.heads; ++head) {
     const float* s = last + head * x.state;
     store_matrix(last_kv.mutable_data_ptr<float>() + head * x.q.dim * x.v.dim, s, x.q.dim, x.v.dim, x.m);
@@ -89,8 +91,8 @@ Tensor step(
     const int64_t n = head / rq.heads, h = head % rq.heads;
     const float fade = decay ? decay->const_data_ptr<float>()[h] : 1;
     float *s = kv.mutable_data_ptr<float>() + head * rq.dim * rv.dim, *z = ksum.mutable_data_ptr<float>() + head * rq.dim;
-    load_rows(rq, n, h, 0, 1, a, d), load_rows(rk, n, h, 0, 1, b, d), load_rows(rv, n, h, 0, 1, values, m);
-    apply(phi, a, 1, rq.dim, d), apply(phi, b, 1, rq.dim, d);
+    load_features(phi, rq, n, h, 0, 1, a, d), load_features(phi, rk, n, h, 0, 1, b, d);
+    load_rows(rv, n, h, 0, 1, values, m);
     float *fq = a, *fk = b;
     if (table) {
       turn(fq += d, a, table->const_data_ptr<float>(), 1, rq.dim, d);

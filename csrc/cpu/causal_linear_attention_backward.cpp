@@ -32,7 +32,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   clear(slopes, 2 * x.heads * x.segments);
   const float* initial[2] = {kv ? kv->const_data_ptr<float>() : nullptr, ksum ? ksum->const_data_ptr<float>() : nullptr};
 
-  x.walk(
+  const Walk ahead{
       initial[0], initial[1], last, true,
       [&](const Piece& at, const float* before, float* part, bool write) {
         const auto [b, h, head, segment, start, stop, end] = at;
@@ -45,25 +45,21 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
           const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k);
           const Matrix values = view_rows(x.v, b, h, t, count, w.values, x.m);
           if (!write) {
-            for (int64_t i = 0; i < count; ++i) remember(part_z, w.phi_k + i * x.d, x.d, a);
+            remember(part_z, w.phi_k, count, x.d, a);
             absorb(x, part, fk, values.data, values.ld, a, count, w.scaled);
             continue;
           }
           const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q);
-          load_rows(dy, b, h, t, count, w.gradient_m, x.m);
           float* weights = inverse + head * x.q.time + t;
-          for (int64_t i = 0; i < count; ++i) {
-            remember(part_z, w.phi_k + i * x.d, x.d, a);
-            combine(w.sums + i * x.d, before + x.d * x.m, a.at(t - start + i + 1), part_z, x.d);
+          remember(part_z, w.phi_k, count, x.d, a, 1, nullptr, w.sums, before + x.d * x.m, a.at(t - start + 1));
+          for (int64_t i = 0; i < count; ++i)
             weights[i] = x.normalise ? 1 / (dot(w.phi_q + i * x.d, w.sums + i * x.d, x.d) + x.eps) : 1;
-            scale(w.gradient_m + i * x.m, x.m, weights[i]);
-          }
+          load_rows(dy, b, h, t, count, w.gradient_m, x.m, [=](vec g, int64_t i) { return g * weights[i]; });
           combine(w.now, before, a.at(t - start), part, x.d * x.m);
           transpose(w.turned_state, x.d, w.now, x.m, x.d, x.m);
-          clear(w.gradient_d, count * x.d);
           const float* reach = a.base == 1 ? static_cast<float*>(w.gradient_m)
                                            : weighted(w.scaled, w.gradient_m, x.m, a, 1, 1, count, x.m);
-          gemm(w.gradient_d, x.d, reach, x.m, 1, w.turned_state, x.d, count, x.d, x.v.dim);
+          product(w.gradient_d, x.d, reach, x.m, 1, w.turned_state, x.d, count, x.d, x.v.dim);
           turn_over(w.across_m, const_cast<float*>(values.data), values.ld, count, x.m, w.scratch);
           triangle(w.dp, w.gradient_m, x.m, w.across_m, x.v.dim, count, a);
           lower(w.gradient_d, x.d, w.dp, fk, x.d, count, x.d);
@@ -71,20 +67,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
           for (int64_t i = 0; i < count; ++i)
             c[i] = x.normalise ? -weights[i] * dot(fq + i * x.d, w.gradient_d + i * x.d, x.d) : 0;
           x.turn_back(w.gradient_d, w.scratch, t, count);
-          for (int64_t i = 0; i < count; ++i) {
-            add(w.gradient_d + i * x.d, w.sums + i * x.d, x.d, c[i]);
-            if (x.decay) total += static_cast<double>(t + i) * dot(w.phi_q + i * x.d, w.gradient_d + i * x.d, x.d);
-          }
-          apply_slope(x.map, w.gradient_d, w.phi_q, count, x.d);
-          store_rows(to_q, b, h, t, count, w.gradient_d, x.d);
+          if (x.decay)
+            for (int64_t i = 0; i < count; ++i)
+              total += static_cast<double>(t + i) * (dot(w.phi_q + i * x.d, w.gradient_d + i * x.d, x.d) +
+                                                     c[i] * dot(w.phi_q + i * x.d, w.sums + i * x.d, x.d));
+          store_gradient(x.map, to_q, b, h, t, count, w.gradient_d, w.phi_q, x.d, c, w.sums, x.d);
           absorb(x, part, fk, values.data, values.ld, a, count, w.scaled);
         }
         if (!write) return;
         slopes[2 * (head * x.segments + segment)] = static_cast<float>(total);
         zero_rows(to_q, b, h, stop, end);
-      });
+      }};
 
-  x.walk(
+  const Walk back{
       dkv.const_data_ptr<float>(), dksum.const_data_ptr<float>(), last, false,
       [&](const Piece& at, const float* after, float* part, bool write) {
         const auto [b, h, head, segment, start, stop, end] = at;
@@ -97,42 +92,37 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
           const int64_t count = std::min(kChunk, stop - t), last_frame = t + count - 1;
           const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q);
           const float *weights = inverse + head * x.q.time + t, *c = pull + head * x.q.time + t;
-          load_rows(dy, b, h, t, count, w.gradient_m, x.m);
-          for (int64_t i = 0; i < count; ++i) scale(w.gradient_m + i * x.m, x.m, weights[i]);
+          load_rows(dy, b, h, t, count, w.gradient_m, x.m, [=](vec g, int64_t i) { return g * weights[i]; });
+          const float far = a.at(stop - 1 - last_frame);  // from the chunk's last frame to the segment's
           if (write) {
             const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k);
             const Matrix values = view_rows(x.v, b, h, t, count, w.values, x.m);
-            const float far = a.at(stop - 1 - last_frame);  // from the chunk's last frame to the segment's
             combine(w.now, after, far, part, x.d * x.m);
             transpose(w.turned_state, x.d, w.now, x.m, x.d, x.m);
-            clear(w.gradient_d, count * x.d);
             const float* reach =
                 a.base == 1 ? values.data : weighted(w.scaled, values.data, values.ld, a, count - 1, -1, count, x.m);
-            gemm(w.gradient_d, x.d, reach, a.base == 1 ? values.ld : x.m, 1, w.turned_state, x.d, count, x.d, x.v.dim);
+            product(w.gradient_d, x.d, reach, a.base == 1 ? values.ld : x.m, 1, w.turned_state, x.d, count, x.d, x.v.dim);
             turn_over(w.across_m, const_cast<float*>(values.data), values.ld, count, x.m, w.scratch);
             triangle(w.dp, w.gradient_m, x.m, w.across_m, x.v.dim, count, a);
             upper(w.gradient_d, x.d, w.dp, fq, x.d, count, x.d);
             x.turn_back(w.gradient_d, w.scratch, t, count);
 
-            clear(w.result, count * x.m);
             reach = a.base == 1 ? fk : weighted(w.scaled, fk, x.d, a, count - 1, -1, count, x.d);
-            gemm(w.result, x.m, reach, x.d, 1, w.now, x.m, count, x.m, x.q.dim);
+            product(w.result, x.m, reach, x.d, 1, w.now, x.m, count, x.m, x.q.dim);
             turn_over(w.across_d, const_cast<float*>(fk), x.d, count, x.d, w.scratch);
             triangle(w.p, fq, x.d, w.across_d, x.q.dim, count, a);
             upper(w.result, x.m, w.p, w.gradient_m, x.m, count, x.m);
             store_rows(to_v, b, h, t, count, w.result, x.m);
           }
           // part_z: r without what comes after the segment.
-          for (int64_t i = count - 1; i >= 0; --i) {
-            remember(part_z, w.phi_q + i * x.d, x.d, a, c[i]);
-            if (!write) continue;
-            combine(w.z, after + x.d * x.m, a.at(stop - 1 - t - i), part_z, x.d);
-            add(w.gradient_d + i * x.d, w.z, x.d);
-            if (x.decay) total -= static_cast<double>(t + i) * dot(w.phi_k + i * x.d, w.gradient_d + i * x.d, x.d);
-          }
+          float* sums = write ? static_cast<float*>(w.sums) : nullptr;
+          remember(part_z, w.phi_q, count, x.d, a, -1, c, sums, after + x.d * x.m, far);
           if (write) {
-            apply_slope(x.map, w.gradient_d, w.phi_k, count, x.d);
-            store_rows(to_k, b, h, t, count, w.gradient_d, x.d);
+            if (x.decay)
+              for (int64_t i = 0; i < count; ++i)
+                total -= static_cast<double>(t + i) * (dot(w.phi_k + i * x.d, w.gradient_d + i * x.d, x.d) +
+                                                       dot(w.phi_k + i * x.d, w.sums + i * x.d, x.d));
+            store_gradient(x.map, to_k, b, h, t, count, w.gradient_d, w.phi_k, x.d, kOnes.data(), w.sums, x.d);
           }
           // part becomes Σ_{t'≥t} a^(t'-(t-1)) …: what the frame before this chunk sees of it.
           if (a.base != 1) scale(part, x.d * x.m, a[count]);
@@ -144,7 +134,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
         slopes[2 * (head * x.segments + segment) + 1] = static_cast<float>(total);
         zero_rows(to_k, b, h, stop, end);
         zero_rows(to_v, b, h, stop, end);
-      });
+      }};
+  x.run({ahead, back});
 
   for (int64_t head = 0; head < x.heads; ++head) {
     const float* s = last + head * x.state;

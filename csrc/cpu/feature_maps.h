@@ -18,27 +18,34 @@ inline FeatureMap feature_map(std::string_view name) {
   return FeatureMap::kIdentity;
 }
 
-// x → φ(x) in place for `count` rows of `dim` floats, ld apart; the columns from dim to ld stay 0.
-// elu: exp(min(x, 0)) + max(x, 0), which is elu(x) + 1 without the cancellation that makes it 0 below -17.
-inline void apply(FeatureMap map, float* x, int64_t count, int64_t dim, int64_t ld) {
-  if (map == FeatureMap::kIdentity) return;
-  for (int64_t t = 0; t < count; ++t, x += ld) {
-    for (int64_t d = 0; d < ld; d += kWidth) {
-      const vec value = load(x + d);
-      const vec positive = max(vec{}, value);  // in this order NaN stays NaN
-      store(x + d, map == FeatureMap::kElu ? exp(min(vec{}, value)) + positive : positive);
-    }
-    for (int64_t d = dim; d < ld; ++d) x[d] = 0;
-  }
+// exp(min(x, 0)) + max(x, 0), which is elu(x) + 1 without the cancellation that makes it 0 below -17. NaN stays NaN.
+struct Elu {
+  vec operator()(vec x, int64_t) const { return exp_within(max(splat(-87.3f), min(vec{}, x))) + max(vec{}, x); }
+};
+
+struct Relu {
+  vec operator()(vec x, int64_t) const { return max(vec{}, x); }
+};
+
+// φ of rows start … start + count of one head; the columns from dim to ld are 0.
+inline void load_features(
+    FeatureMap map, const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld) {
+  if (map == FeatureMap::kElu) load_rows(x, b, h, start, count, to, ld, Elu{});
+  else if (map == FeatureMap::kRelu) load_rows(x, b, h, start, count, to, ld, Relu{});
+  else load_rows(x, b, h, start, count, to, ld);
 }
 
-// gradient *= φ'(x), from φ(x): elu's slope is φ below 1 and 1 above; relu's is 0 at 0.
-inline void apply_slope(FeatureMap map, float* gradient, const float* phi, int64_t count, int64_t ld) {
-  if (map == FeatureMap::kIdentity) return;
-  for (int64_t i = 0; i < count * ld; i += kWidth) {
-    const vec f = load(phi + i);
-    store(gradient + i, load(gradient + i) * (map == FeatureMap::kElu ? min(splat(1), f) : (f > vec{} ? splat(1) : vec{})));
-  }
+// Row t of x becomes g · φ'(x) with g = gradient + weight[t] z, where z is one row, or a row for every t that step apart.
+// elu's slope is φ below 1 and 1 above; relu's is 0 at 0.
+inline void store_gradient(
+    FeatureMap map, const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, const float* gradient,
+    const float* phi, int64_t ld, const float* weight, const float* z, int64_t step = 0) {
+  const auto sum = [=](vec g, int64_t t, int64_t d) { return g + weight[t] * load(z + t * step + d); };
+  const auto elu = [=](vec g, int64_t t, int64_t d) { return sum(g, t, d) * min(splat(1), load(phi + t * ld + d)); };
+  const auto relu = [=](vec g, int64_t t, int64_t d) { return load(phi + t * ld + d) > vec{} ? sum(g, t, d) : vec{}; };
+  if (map == FeatureMap::kElu) store_rows(x, b, h, start, count, gradient, ld, elu);
+  else if (map == FeatureMap::kRelu) store_rows(x, b, h, start, count, gradient, ld, relu);
+  else store_rows(x, b, h, start, count, gradient, ld, sum);
 }
 
 // y = x with each pair (x_i, x_{i + dim/2}) turned by the angle of its frame; direction -1 turns back.
@@ -65,6 +72,15 @@ inline float dot(const float* x, const float* y, int64_t n) {
 // y += a x
 inline void add(float* y, const float* x, int64_t n, float a = 1) {
   for (int64_t i = 0; i < n; i += kWidth) store(y + i, load(y + i) + a * load(x + i));
+}
+
+// y += Σ_t weight[t] x_t over `count` rows of x, n apart, in order
+inline void add_rows(float* y, const float* x, int64_t count, int64_t n, const float* weight) {
+  for (int64_t i = 0; i < n; i += kWidth) {
+    vec total = load(y + i);
+    for (int64_t t = 0; t < count; ++t) total += weight[t] * load(x + t * n + i);
+    store(y + i, total);
+  }
 }
 
 inline void scale(float* x, int64_t n, float a) {

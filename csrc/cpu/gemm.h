@@ -18,13 +18,13 @@ inline void keep(vec& x) {
 #endif
 }
 
-template <int R, int V>
+template <bool kAdd, int R, int V>
 inline void tile(float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t k) {
   vec sum[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) sum[r][v] = load(c + r * ldc + v * kWidth);
+    for (int v = 0; v < V; ++v) sum[r][v] = kAdd ? load(c + r * ldc + v * kWidth) : vec{};
   for (int64_t p = 0; p < k; ++p) {
     vec row[V];
 #pragma GCC unroll 16
@@ -45,29 +45,37 @@ inline void tile(float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, 
     for (int v = 0; v < V; ++v) store(c + r * ldc + v * kWidth, sum[r][v]);
 }
 
-template <int R>
+template <bool kAdd, int R>
 inline void strip(
     float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t n, int64_t k) {
   int64_t j = 0;
-  for (; j + kVectors * kWidth <= n; j += kVectors * kWidth) tile<R, kVectors>(c + j, ldc, a, ai, ap, b + j, ldb, k);
-  for (; j < n; j += kWidth) tile<R, 1>(c + j, ldc, a, ai, ap, b + j, ldb, k);
+  for (; j + kVectors * kWidth <= n; j += kVectors * kWidth) tile<kAdd, R, kVectors>(c + j, ldc, a, ai, ap, b + j, ldb, k);
+  for (; j < n; j += kWidth) tile<kAdd, R, 1>(c + j, ldc, a, ai, ap, b + j, ldb, k);
 }
 
 // C (m x n) += A (m x k) B (k x n). Element (i, p) of A lies at a[i * ai + p * ap], so A may be transposed; rows of B
 // and C are contiguous and ldb, ldc apart; n is a multiple of kWidth. Sums run over p in order, whatever m and n are.
+template <bool kAdd = true>
 inline void gemm(
     float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t m, int64_t n,
     int64_t k) {
   int64_t i = 0;
-  for (; i + kRows <= m; i += kRows) strip<kRows>(c + i * ldc, ldc, a + i * ai, ai, ap, b, ldb, n, k);
+  for (; i + kRows <= m; i += kRows) strip<kAdd, kRows>(c + i * ldc, ldc, a + i * ai, ai, ap, b, ldb, n, k);
   c += i * ldc, a += i * ai;
   switch (m - i) {
-    case 5: strip<5>(c, ldc, a, ai, ap, b, ldb, n, k); break;
-    case 4: strip<4>(c, ldc, a, ai, ap, b, ldb, n, k); break;
-    case 3: strip<3>(c, ldc, a, ai, ap, b, ldb, n, k); break;
-    case 2: strip<2>(c, ldc, a, ai, ap, b, ldb, n, k); break;
-    case 1: strip<1>(c, ldc, a, ai, ap, b, ldb, n, k); break;
+    case 5: strip<kAdd, 5>(c, ldc, a, ai, ap, b, ldb, n, k); break;
+    case 4: strip<kAdd, 4>(c, ldc, a, ai, ap, b, ldb, n, k); break;
+    case 3: strip<kAdd, 3>(c, ldc, a, ai, ap, b, ldb, n, k); break;
+    case 2: strip<kAdd, 2>(c, ldc, a, ai, ap, b, ldb, n, k); break;
+    case 1: strip<kAdd, 1>(c, ldc, a, ai, ap, b, ldb, n, k); break;
   }
+}
+
+// C = A B
+inline void product(
+    float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t m, int64_t n,
+    int64_t k) {
+  gemm<false>(c, ldc, a, ai, ap, b, ldb, m, n, k);
 }
 
 // y (columns x ldy) = x (rows x ldx) transposed; rows and columns multiples of 4.

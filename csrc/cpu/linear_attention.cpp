@@ -18,22 +18,46 @@
 namespace asr {
 namespace {
 
-constexpr int64_t kTile = 32;      // frames at once: a tile of k, v and their sum stay in a first-level cache of 32 KB
+constexpr int64_t kTile = 64;  // frames at once: a tile of keys or queries and the sums it meets stay in a first-level cache of 32 KB
+static_assert(kTile <= kMostRows);
+
+// A segment of one row: frames start … stop are real, stop … end padding; heads first … last of it.
+struct Piece {
+  int64_t b, segment, first, last, start, stop, end;
+};
 
 struct Problem : LinearInputs {
   int64_t state = q.dim * m + d;  // floats of one head's S and z
 
   using LinearInputs::LinearInputs;
 
-  // Calls f(b, h, unit, start, stop) for the real frames of every segment of every head.
+  // Where the sums of a segment of one head stand among those of all.
+  int64_t at(int64_t b, int64_t h, int64_t segment) const { return ((b * q.heads + h) * segments + segment) * state; }
+
+  // Calls f(piece) for every segment of every row. Its heads lie side by side in memory, so that all of them are one piece
+  // unless that leaves threads without work.
   template <typename F>
-  void each_segment(const F& f) const {
-    torch::stable::parallel_for(0, heads * segments, 1, [&](int64_t begin, int64_t end) {
+  void each_piece(const F& f) const {
+    const bool apart = q.batch * segments < 2 * torch::stable::get_num_threads();
+    const int64_t groups = apart ? q.heads : std::min<int64_t>(q.heads, 1), together = apart ? 1 : q.heads;
+    torch::stable::parallel_for(0, q.batch * segments * groups, 1, [&](int64_t begin, int64_t end) {
       for (int64_t unit = begin; unit < end; ++unit) {
-        const int64_t head = unit / segments, start = unit % segments * kSegment, b = head / q.heads;
-        f(b, head % q.heads, unit, std::min(start, length(b)), std::min(start + kSegment, length(b)));
+        const int64_t first = unit % groups * together, segment = unit / groups % segments, b = unit / groups / segments;
+        const int64_t start = segment * kSegment, stop = std::min(start + kSegment, q.time);
+        f(Piece{b, segment, first, first + together, start, std::clamp(length(b), start, stop), stop});
       }
     });
+  }
+
+  // Calls f(t, count, h) for tiles of a piece's real frames and each of its heads.
+  template <typename F>
+  void each_tile(const Piece& piece, const F& f) const {
+    for (int64_t t = piece.start; t < piece.stop; t += kTile)
+      for (int64_t h = piece.first; h < piece.last; ++h) f(t, std::min(kTile, piece.stop - t), h);
+  }
+
+  void zero_padding(const Rows& x, const Piece& piece) const {
+    for (int64_t h = piece.first; h < piece.last; ++h) zero_rows(x, piece.b, h, piece.stop, piece.end);
   }
 
   // Sums of segments → sums of heads, in order; they end up in the first segment's place.
@@ -55,18 +79,16 @@ std::tuple<Tensor, Tensor, Tensor> forward(
   const Rows y(out);
   const Buffer sums(p.heads * p.segments * p.state);
 
-  p.each_segment([&](int64_t b, int64_t h, int64_t unit, int64_t start, int64_t stop) {
+  p.each_piece([&](const Piece& piece) {
     const Buffer phi(kTile * p.d), turned(kTile * p.d), values(kTile * p.m);
-    float* s = sums + unit * p.state;
-    float* z = s + p.q.dim * p.m;
-    clear(s, p.state);
-    for (int64_t t = start; t < stop; t += kTile) {
-      const int64_t count = std::min(kTile, stop - t);
-      const float* f = p.features(p.k, b, h, t, count, phi, turned);
-      const Matrix x = view_rows(p.v, b, h, t, count, values, p.m);
+    for (int64_t h = piece.first; h < piece.last; ++h) clear(sums + p.at(piece.b, h, piece.segment), p.state);
+    p.each_tile(piece, [&](int64_t t, int64_t count, int64_t h) {
+      float* s = sums + p.at(piece.b, h, piece.segment);
+      const float* f = p.features(p.k, piece.b, h, t, count, phi, turned);
+      const Matrix x = view_rows(p.v, piece.b, h, t, count, values, p.m);
       gemm(s, p.m, f, 1, p.d, x.data, x.ld, p.q.dim, p.m, count);
-      for (int64_t i = 0; i < count; ++i) add(z, phi + i * p.d, p.d);
-    }
+      add_rows(s + p.q.dim * p.m, phi, count, p.d, kOnes.data());
+    });
   });
   p.fold(sums);
   for (int64_t head = 0; head < p.heads; ++head) {
@@ -75,20 +97,18 @@ std::tuple<Tensor, Tensor, Tensor> forward(
     std::copy_n(s + p.q.dim * p.m, p.q.dim, ksum.mutable_data_ptr<float>() + head * p.q.dim);
   }
 
-  p.each_segment([&](int64_t b, int64_t h, int64_t unit, int64_t start, int64_t stop) {
+  p.each_piece([&](const Piece& piece) {
     const Buffer phi(kTile * p.d), turned(kTile * p.d), result(kTile * p.m);
-    const float* s = sums + unit / p.segments * p.segments * p.state;
-    const float* z = s + p.q.dim * p.m;
-    for (int64_t t = start; t < stop; t += kTile) {
-      const int64_t count = std::min(kTile, stop - t);
-      const float* f = p.features(p.q, b, h, t, count, phi, turned);
-      clear(result, count * p.m);
-      gemm(result, p.m, f, p.d, 1, s, p.m, count, p.m, p.q.dim);
-      for (int64_t i = 0; i < count; ++i) scale(result + i * p.m, p.m, 1 / (dot(phi + i * p.d, z, p.d) + p.eps));
-      store_rows(y, b, h, t, count, result, p.m);
-    }
-    const int64_t end = std::min((unit % p.segments + 1) * kSegment, p.q.time);
-    zero_rows(y, b, h, std::max(stop, unit % p.segments * kSegment), end);
+    p.each_tile(piece, [&](int64_t t, int64_t count, int64_t h) {
+      const float* s = sums + p.at(piece.b, h, 0);
+      const float* f = p.features(p.q, piece.b, h, t, count, phi, turned);
+      product(result, p.m, f, p.d, 1, s, p.m, count, p.m, p.q.dim);
+      float inverse[kTile];
+      for (int64_t i = 0; i < count; ++i) inverse[i] = 1 / (dot(phi + i * p.d, s + p.q.dim * p.m, p.d) + p.eps);
+      store_rows(
+          y, piece.b, h, t, count, result, p.m, [&](vec sum, int64_t i, int64_t) { return sum * inverse[i]; });
+    });
+    p.zero_padding(y, piece);
   });
   return {out, kv, ksum};
 }
@@ -105,69 +125,61 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const Rows to_q(dq), to_k(dk), to_v(dv);
   const float *s_all = kv.const_data_ptr<float>(), *z_all = ksum.const_data_ptr<float>();
   const Buffer sums(p.heads * p.segments * p.state);
+  const int64_t square = p.m * p.d;
 
-  p.each_segment([&](int64_t b, int64_t h, int64_t unit, int64_t start, int64_t stop) {
-    const Buffer phi(kTile * p.d), turned(kTile * p.d), numerator(kTile * p.m), gradient(kTile * p.d);
-    const Buffer s(p.d * p.m), across(p.m * p.d), z(p.d);
-    const int64_t head = unit / p.segments;
-    load_matrix(s, s_all + head * p.q.dim * p.v.dim, p.q.dim, p.v.dim, p.m);
-    clear(s + p.q.dim * p.m, (p.d - p.q.dim) * p.m);
-    transpose(across, p.d, s, p.m, p.d, p.m);
-    load_matrix(z, z_all + head * p.q.dim, 1, p.q.dim, p.d);
-    float* ds = sums + unit * p.state;
-    float* dz = ds + p.q.dim * p.m;
-    clear(ds, p.state);
-    for (int64_t t = start; t < stop; t += kTile) {
-      const int64_t count = std::min(kTile, stop - t);
-      const float* f = p.features(p.q, b, h, t, count, phi, turned);
-      load_rows(dy, b, h, t, count, numerator, p.m);
+  p.each_piece([&](const Piece& piece) {
+    const Buffer phi(kTile * p.d), turned(kTile * p.d), numerator(kTile * p.m), gradient(kTile * p.d), s(square);
+    const Buffer states((piece.last - piece.first) * (square + p.d));  // of each head: Sᵀ and z
+    for (int64_t h = piece.first; h < piece.last; ++h) {
+      const int64_t head = piece.b * p.q.heads + h;
+      float* across = states + (h - piece.first) * (square + p.d);
+      load_matrix(s, s_all + head * p.q.dim * p.v.dim, p.q.dim, p.v.dim, p.m);
+      clear(s + p.q.dim * p.m, (p.d - p.q.dim) * p.m);
+      transpose(across, p.d, s, p.m, p.d, p.m);
+      load_matrix(across + square, z_all + head * p.q.dim, 1, p.q.dim, p.d);
+      clear(sums + p.at(piece.b, h, piece.segment), p.state);
+    }
+    p.each_tile(piece, [&](int64_t t, int64_t count, int64_t h) {
+      const float* across = states + (h - piece.first) * (square + p.d);
+      const float* z = across + square;
+      float* ds = sums + p.at(piece.b, h, piece.segment);
+      float* dz = ds + p.q.dim * p.m;
+      const float* f = p.features(p.q, piece.b, h, t, count, phi, turned);
       float part[kTile];
-      for (int64_t i = 0; i < count; ++i) {
-        part[i] = 1 / (dot(phi + i * p.d, z, p.d) + p.eps);
-        scale(numerator + i * p.m, p.m, part[i]);
-      }
-      clear(gradient, count * p.d);
-      gemm(gradient, p.d, numerator, p.m, 1, across, p.d, count, p.d, p.v.dim);
+      for (int64_t i = 0; i < count; ++i) part[i] = 1 / (dot(phi + i * p.d, z, p.d) + p.eps);
+      load_rows(dy, piece.b, h, t, count, numerator, p.m, [&](vec x, int64_t i) { return x * part[i]; });
+      product(gradient, p.d, numerator, p.m, 1, across, p.d, count, p.d, p.v.dim);
       gemm(ds, p.m, f, 1, p.d, numerator, p.m, p.q.dim, p.m, count);
       for (int64_t i = 0; i < count; ++i) part[i] *= -dot(f + i * p.d, gradient + i * p.d, p.d);
       p.turn_back(gradient, turned, t, count);
-      for (int64_t i = 0; i < count; ++i) {
-        add(gradient + i * p.d, z, p.d, part[i]);
-        add(dz, phi + i * p.d, p.d, part[i]);
-      }
-      apply_slope(p.map, gradient, phi, count, p.d);
-      store_rows(to_q, b, h, t, count, gradient, p.d);
-    }
-    const int64_t from = unit % p.segments * kSegment, end = std::min(from + kSegment, p.q.time);
-    zero_rows(to_q, b, h, std::max(stop, from), end);
+      add_rows(dz, phi, count, p.d, part);
+      store_gradient(p.map, to_q, piece.b, h, t, count, gradient, phi, p.d, part, z);
+    });
+    p.zero_padding(to_q, piece);
   });
   p.fold(sums);
 
-  p.each_segment([&](int64_t b, int64_t h, int64_t unit, int64_t start, int64_t stop) {
-    const Buffer phi(kTile * p.d), turned(kTile * p.d), values(kTile * p.m), gradient(kTile * p.d);
-    const Buffer s(p.d * p.m), across(p.m * p.d);
-    const float* ds = sums + unit / p.segments * p.segments * p.state;
-    const float* dz = ds + p.q.dim * p.m;
-    std::copy_n(ds, p.q.dim * p.m, static_cast<float*>(s));
-    clear(s + p.q.dim * p.m, (p.d - p.q.dim) * p.m);
-    transpose(across, p.d, s, p.m, p.d, p.m);
-    for (int64_t t = start; t < stop; t += kTile) {
-      const int64_t count = std::min(kTile, stop - t);
-      const float* f = p.features(p.k, b, h, t, count, phi, turned);
-      const Matrix x = view_rows(p.v, b, h, t, count, values, p.m);
-      clear(gradient, count * p.d);
-      gemm(gradient, p.d, x.data, x.ld, 1, across, p.d, count, p.d, p.v.dim);
-      clear(values, count * p.m);
-      gemm(values, p.m, f, p.d, 1, ds, p.m, count, p.m, p.q.dim);
-      store_rows(to_v, b, h, t, count, values, p.m);
-      p.turn_back(gradient, turned, t, count);
-      for (int64_t i = 0; i < count; ++i) add(gradient + i * p.d, dz, p.d);
-      apply_slope(p.map, gradient, phi, count, p.d);
-      store_rows(to_k, b, h, t, count, gradient, p.d);
+  p.each_piece([&](const Piece& piece) {
+    const Buffer phi(kTile * p.d), turned(kTile * p.d), values(kTile * p.m), gradient(kTile * p.d), s(square);
+    const Buffer states((piece.last - piece.first) * square);
+    for (int64_t h = piece.first; h < piece.last; ++h) {
+      std::copy_n(sums + p.at(piece.b, h, 0), p.q.dim * p.m, static_cast<float*>(s));
+      clear(s + p.q.dim * p.m, (p.d - p.q.dim) * p.m);
+      transpose(states + (h - piece.first) * square, p.d, s, p.m, p.d, p.m);
     }
-    const int64_t from = unit % p.segments * kSegment, end = std::min(from + kSegment, p.q.time);
-    zero_rows(to_k, b, h, std::max(stop, from), end);
-    zero_rows(to_v, b, h, std::max(stop, from), end);
+    p.each_tile(piece, [&](int64_t t, int64_t count, int64_t h) {
+      const float* ds = sums + p.at(piece.b, h, 0);
+      const float* f = p.features(p.k, piece.b, h, t, count, phi, turned);
+      const Matrix x = view_rows(p.v, piece.b, h, t, count, values, p.m);
+      product(gradient, p.d, x.data, x.ld, 1, states + (h - piece.first) * square, p.d, count, p.d, p.v.dim);
+      product(values, p.m, f, p.d, 1, ds, p.m, count, p.m, p.q.dim);
+      store_rows(to_v, piece.b, h, t, count, values, p.m);
+      p.turn_back(gradient, turned, t, count);
+      store_gradient(
+          p.map, to_k, piece.b, h, t, count, gradient, phi, p.d, kOnes.data(), ds + p.q.dim * p.m);
+    });
+    p.zero_padding(to_k, piece);
+    p.zero_padding(to_v, piece);
   });
   return {dq, dk, dv};
 }

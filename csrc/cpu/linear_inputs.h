@@ -1,6 +1,7 @@
 // What the linear attention ops share: their inputs as raw memory, and features of rows.
 #pragma once
 
+#include <array>
 #include <string>
 
 #include "feature_maps.h"
@@ -10,6 +11,13 @@ namespace asr {
 // Frames summed from zero before they are added to what came before: a row gives the same bits alone and in any batch,
 // with one thread and with many; long enough that adding up segments costs nothing.
 constexpr int64_t kSegment = 512;
+
+constexpr int64_t kMostRows = 64;  // that one tile or chunk has
+constexpr std::array<float, kMostRows> kOnes = [] {
+  std::array<float, kMostRows> ones{};
+  ones.fill(1);
+  return ones;
+}();
 
 struct LinearInputs {
   Rows q, k, v;
@@ -47,8 +55,7 @@ struct LinearInputs {
 
   // φ of rows start … start + count into `phi`; → what the numerator uses: phi itself, or `turned`.
   const float* features(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* phi, float* turned) const {
-    load_rows(x, b, h, start, count, phi, d);
-    apply(map, phi, count, x.dim, d);
+    load_features(map, x, b, h, start, count, phi, d);
     if (!table) return phi;
     turn(turned, phi, table + start * x.dim, count, x.dim, d);
     return turned;

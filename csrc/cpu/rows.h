@@ -99,29 +99,44 @@ class Buffer {
   std::unique_ptr<float, Free> memory_;
 };
 
+// The same rows of the next tile: heads lie interleaved, which the processor does not foresee.
 template <typename T>
-inline void load_rows_as(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld) {
-  for (int64_t t = 0; t < count; ++t, to += ld) {
-    const T* from = x.at<T>(b, start + t, h);
-    // The same rows of the next tile: heads lie interleaved, which the processor does not foresee.
-    for (int64_t d = 0; d < x.dim; d += 64 / sizeof(T)) __builtin_prefetch(from + count * x.stride[1] + d);
-    int64_t d = 0;
-    if (x.stride[3] != 1) {
-      for (; d < x.dim; ++d) to[d] = static_cast<float>(from[d * x.stride[3]]);
-    } else {
-      if constexpr (std::is_same_v<T, float>)
-        for (; d + kWidth <= x.dim; d += kWidth) store(to + d, load(from + d));
-      for (; d < x.dim; ++d) to[d] = static_cast<float>(from[d]);
-    }
-    for (; d < ld; ++d) to[d] = 0;
+inline void prefetch_next(const T* row, int64_t step, int64_t count, int64_t dim) {
+  for (int64_t d = 0; d < dim; d += 64 / sizeof(T)) __builtin_prefetch(row + count * step + d);
+}
+
+struct Unchanged {
+  vec operator()(vec x, int64_t) const { return x; }
+};
+
+template <typename T, typename F>
+inline void load_rows_as(
+    const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld, const F& f) {
+  const T* from = x.at<T>(b, start, h);
+  for (int64_t t = 0; t < count; ++t, from += x.stride[1], to += ld) {
+    prefetch_next(from, x.stride[1], count, x.dim);
+    if constexpr (std::is_same_v<T, float>)
+      if (x.stride[3] == 1 && x.dim == ld && ld % kWidth == 0) {
+        for (int64_t d = 0; d < ld; d += kWidth) store(to + d, f(load(from + d), t));
+        continue;
+      }
+    if (x.stride[3] == 1)
+      for (int64_t d = 0; d < x.dim; ++d) to[d] = static_cast<float>(from[d]);
+    else
+      for (int64_t d = 0; d < x.dim; ++d) to[d] = static_cast<float>(from[d * x.stride[3]]);
+    if constexpr (!std::is_same_v<F, Unchanged>)
+      for (int64_t d = 0; d < ld; d += kWidth) store(to + d, f(load(to + d), t));
+    if (x.dim < ld) std::fill(to + x.dim, to + ld, 0.0f);
   }
 }
 
-// Rows start … start + count of one head, each filled up with zeros from dim to ld.
-inline void load_rows(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld) {
-  if (x.type == ScalarType::Float) load_rows_as<float>(x, b, h, start, count, to, ld);
-  else if (x.type == ScalarType::BFloat16) load_rows_as<BFloat16>(x, b, h, start, count, to, ld);
-  else load_rows_as<half>(x, b, h, start, count, to, ld);
+// f(x, t) of rows start … start + count of one head, t counting from 0; each is filled up with zeros from dim to ld.
+template <typename F = Unchanged>
+inline void load_rows(
+    const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld, const F& f = {}) {
+  if (x.type == ScalarType::Float) load_rows_as<float>(x, b, h, start, count, to, ld, f);
+  else if (x.type == ScalarType::BFloat16) load_rows_as<BFloat16>(x, b, h, start, count, to, ld, f);
+  else load_rows_as<half>(x, b, h, start, count, to, ld, f);
 }
 
 struct Matrix {
@@ -131,34 +146,51 @@ struct Matrix {
 
 // The same without a copy where the rows can be used as they lie.
 inline Matrix view_rows(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* copy, int64_t ld) {
-  if (x.type == ScalarType::Float && x.stride[3] == 1 && x.dim == ld) return {x.at<float>(b, start, h), x.stride[1]};
+  if (x.type == ScalarType::Float && x.stride[3] == 1 && x.dim == ld) {
+    const float* rows = x.at<float>(b, start, h);
+    return {rows, x.stride[1]};
+  }
   load_rows(x, b, h, start, count, copy, ld);
   return {copy, ld};
 }
 
-template <typename T>
-inline void store_rows_as(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, const float* from, int64_t ld) {
-  for (int64_t t = 0; t < count; ++t, from += ld) {
-    T* to = x.at<T>(b, start + t, h);
-    int64_t d = 0;
+struct Asis {
+  vec operator()(vec x, int64_t, int64_t) const { return x; }
+};
+
+template <typename T, typename F>
+inline void store_rows_as(
+    const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, const float* from, int64_t ld, const F& f) {
+  T* to = x.at<T>(b, start, h);
+  for (int64_t t = 0; t < count; ++t, to += x.stride[1], from += ld) {
     if constexpr (std::is_same_v<T, float>)
-      if (x.stride[3] == 1)
-        for (; d + kWidth <= x.dim; d += kWidth) store(to + d, load(from + d));
-    for (; d < x.dim; ++d) to[d * x.stride[3]] = static_cast<T>(from[d]);
+      if (x.stride[3] == 1 && x.dim == ld) {
+        for (int64_t d = 0; d < ld; d += kWidth) store(to + d, f(load(from + d), t, d));
+        continue;
+      }
+    for (int64_t d = 0; d < x.dim; d += kWidth) {
+      float part[kWidth];
+      store(part, f(load(from + d), t, d));
+      for (int64_t i = 0; i < std::min<int64_t>(kWidth, x.dim - d); ++i)
+        to[(d + i) * x.stride[3]] = static_cast<T>(part[i]);
+    }
   }
 }
 
-inline void store_rows(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, const float* from, int64_t ld) {
-  if (x.type == ScalarType::Float) store_rows_as<float>(x, b, h, start, count, from, ld);
-  else if (x.type == ScalarType::BFloat16) store_rows_as<BFloat16>(x, b, h, start, count, from, ld);
-  else store_rows_as<half>(x, b, h, start, count, from, ld);
+// Rows start … start + count of one head become f(row, t, d), for row t of `from` and the vector at its column d.
+template <typename F = Asis>
+inline void store_rows(
+    const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, const float* from, int64_t ld, const F& f = {}) {
+  if (x.type == ScalarType::Float) store_rows_as<float>(x, b, h, start, count, from, ld, f);
+  else if (x.type == ScalarType::BFloat16) store_rows_as<BFloat16>(x, b, h, start, count, from, ld, f);
+  else store_rows_as<half>(x, b, h, start, count, from, ld, f);
 }
 
 // Frames past a row's length: zeros, whatever stood there.
 inline void zero_rows(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t stop) {
-  const Buffer zeros(x.dim);
-  std::fill_n(static_cast<float*>(zeros), x.dim, 0.0f);
-  for (int64_t t = start; t < stop; ++t) store_rows(x, b, h, t, 1, zeros, x.dim);
+  const Buffer zeros(padded(x.dim));
+  std::fill_n(static_cast<float*>(zeros), padded(x.dim), 0.0f);
+  for (int64_t t = start; t < stop; ++t) store_rows(x, b, h, t, 1, zeros, padded(x.dim));
 }
 
 }  // namespace asr
