@@ -80,10 +80,11 @@ asr() {
 
 # What every run.sh shares. They set `here`, the folder of the recipe, before.
 
-# recipe_options "$@": sets data (folder of the corpus, or nothing), toy and paper (true or false), and arguments (the
-# rest, for `asr compare`). Prints the head of the script for --help.
+# recipe_options "$@": sets data (folder of the corpus, or nothing), toy (true or false), table (which models: paper,
+# mixers, or nothing for the recipe's own four), and arguments (the rest, for `asr compare`). Prints the head of the
+# script for --help.
 recipe_options() {
-    data='' toy=false paper=false arguments=()
+    data='' toy=false table='' arguments=()
     while (($#)); do
         case $1 in
         --data | --data=)
@@ -93,9 +94,9 @@ recipe_options() {
             ;;
         --data=*) data=${1#*=} ;;
         --toy) toy=true ;;
-        --paper)
-            [ -f "$here/paper.yaml" ] || _usage_error "--paper: this recipe has no paper.yaml"
-            paper=true
+        --paper | --mixers)
+            table=${1#--}
+            compgen -G "$here/$table*" >/dev/null || _usage_error "$1: not in this recipe"
             ;;
         -h | --help)
             sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
@@ -127,6 +128,7 @@ prepare() {
         work=$here/data/toy-$([ -n "$data" ] && echo corpus || echo synthetic)
         mkdir -p "$work"
         cp "$here"/*.yaml "$work"
+        [ ! -d "$here/mixers" ] || (mkdir -p "$work/mixers" && cp "$here"/mixers/*.yaml "$work/mixers")
         arguments=(
             --retrain training.{epochs,threads}=1 training.tensorboard=false data.workers=1 model.encoder.layers=1
             ${arguments[@]+"${arguments[@]}"}

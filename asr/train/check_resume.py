@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from asr.errors import AsrError
 from asr.recipe import Recipe
@@ -82,7 +83,11 @@ def check_resume(recipe: Recipe, say: Callable[[str], None] = lambda line: None)
 def _run(recipe: Recipe, exp: Path, kill: tuple[int, int] | None, say: Callable[[str], None], what: str) -> None:
     """Train in a fresh process; `kill`: the epoch and the step of it, both from 1, after which it is killed."""
     say(what)
-    short = {"epochs": EPOCHS, "save_minutes": 1e-9, "max_minutes": None, "validate_every": 1, "tensorboard": False}
+    short: dict[str, Any] = {
+        "epochs": EPOCHS, "save_minutes": 1e-9, "max_minutes": None, "validate_every": 1, "tensorboard": False,
+    }  # fmt: skip
+    if recipe.training.schedule.kind == "cosine":  # over steps: no two runs have the same clock
+        short["schedule"] = recipe.training.schedule.model_copy(update={"by": "steps"})
     training = recipe.training.model_copy(update=short)
     file = exp.with_suffix(".yaml")
     file.write_text(dump_recipe(recipe.model_copy(update={"training": training, "exp": exp})), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from asr.config import Config
 
@@ -35,6 +35,7 @@ class CosineConfig(Config):
     kind: Literal["cosine"] = "cosine"
     warmup: int = Field(500, ge=0)
     final: float = Field(0.01, ge=0, le=1)  # share of the peak rate left at the last step
+    by: Literal["steps", "time"] = "steps"  # falls over the steps of all epochs, or over the time of max_minutes
 
 
 ScheduleConfig = Annotated[ConstantConfig | PlateauConfig | CosineConfig, Field(discriminator="kind")]
@@ -65,3 +66,9 @@ class TrainingConfig(Config):
     save_minutes: float | None = Field(10.0, gt=0)  # between checkpoints within an epoch; null: at its end alone
     max_nonfinite: int = Field(10, ge=1)  # steps in a row without a finite loss and gradient that end the training
     tensorboard: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> TrainingConfig:
+        if isinstance(self.schedule, CosineConfig) and self.schedule.by == "time" and self.max_minutes is None:
+            raise ValueError("schedule: by: time falls over the time of max_minutes, which is not set")
+        return self

@@ -91,7 +91,7 @@ def _step(group: list[list[int]], state: State) -> None:
         not_finite += [id for id, loss in zip(batch.ids, losses, strict=True) if not math.isfinite(loss)]
     with watch("optimiser"):
         norm = float(torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.clip))
-        state.schedule.apply(state.optimiser)
+        state.schedule.apply(state.optimiser, state.spent)
         if math.isfinite(norm) and math.isfinite(loss_sum):
             state.optimiser.step()
             counters.bad_steps = 0
@@ -137,7 +137,7 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
     """Validate, log, save `last.pt`, and `best.pt` where the dev PER is better than ever."""
     config, counters = state.recipe.training, state.counters
     epoch = counters.epoch + 1
-    last = epoch == config.epochs or _out_of_time(config.max_minutes, counters.elapsed + sum(state.seconds.values()))
+    last = epoch == config.epochs or _out_of_time(config.max_minutes, state.elapsed)
     result: Validation | None = None
     if epoch % config.validate_every == 0 or last:
         with state.watch("validation"):
@@ -147,7 +147,7 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
         if stop.requested:  # the epoch ends again, with a whole validation, when the run is resumed
             state.watch.seconds.pop("validation")
             _interrupt(run, state)
-    counters.elapsed += sum(state.seconds.values())
+    counters.elapsed = state.elapsed
     dev_loss = result.loss if result is not None and math.isfinite(result.loss) else math.inf
     best = result is not None and (result.per, dev_loss) < (counters.best_per, counters.best_loss)
     record = {"epoch": epoch, **_record(state, result), "best": best}

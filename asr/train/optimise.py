@@ -37,7 +37,10 @@ class Schedule:
     """Sets the learning rate before every step: peak rate × warm-up × the schedule's own factor.
 
     Args:
-        total_steps: optimiser steps of the whole run (cosine ends there).
+        total_steps: optimiser steps of the whole run (cosine ends there, or with `by: time` where `spent` is 1).
+
+    With `by: time` all models of a comparison end their schedule after the same time, however slow a step is. Two such
+    runs are as equal as their clocks.
     """
 
     def __init__(self, config: ScheduleConfig, peak: float, total_steps: int) -> None:
@@ -47,20 +50,20 @@ class Schedule:
         self.best = math.inf
         self.bad_epochs = 0
 
-    def lr(self) -> float:
-        """The rate of the step about to be made."""
+    def lr(self, spent: float = 0.0) -> float:
+        """The rate of the step about to be made; `spent` is the share of `max_minutes` that has gone."""
         c = self.config
         rise = min(1.0, (self.step + 1) / c.warmup) if c.warmup else 1.0
         if c.kind == "cosine":
-            done = (self.step - c.warmup) / max(1, self.total_steps - c.warmup)
+            done = spent if c.by == "time" else (self.step - c.warmup) / max(1, self.total_steps - c.warmup)
             wave = 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, done))))
             return self.peak * rise * (c.final + (1 - c.final) * wave)
         if c.kind == "plateau":
             return max(c.min_lr, self.peak * rise * self.factor)
         return self.peak * rise
 
-    def apply(self, optimiser: torch.optim.Optimizer) -> float:
-        rate = self.lr()
+    def apply(self, optimiser: torch.optim.Optimizer, spent: float = 0.0) -> float:
+        rate = self.lr(spent)
         for group in optimiser.param_groups:
             group["lr"] = rate
         self.step += 1

@@ -20,7 +20,7 @@ import torch
 from asr.errors import AsrError, DataError
 from asr.files import sync, write_atomically
 from asr.recipe import Recipe
-from asr.recipe_loader import dump_recipe, recipe_to_dict
+from asr.recipe_loader import dump_recipe, recipe_from_dict, recipe_to_dict
 from asr.train.checkpoint import load_newest
 from asr.train.lock import FolderLock
 
@@ -167,7 +167,8 @@ class Run:
         log.warning("%s: %d utterances left out, listed in %s; the first: %s: %s", name, len(dropped), path, id, why)
 
     def _check_same(self, path: Path, saved: dict[str, Any]) -> None:
-        different = _differences(recipe_to_dict(self.recipe), saved)
+        then = recipe_to_dict(recipe_from_dict(saved, str(path)))  # with the defaults of keys that are newer than it
+        different = _differences(recipe_to_dict(self.recipe), then)
         if different:
             raise AsrError(
                 f"{path}: was trained with another recipe; these keys differ: {', '.join(different)}; "

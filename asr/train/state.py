@@ -85,6 +85,17 @@ class State:
         return sum(v for k, v in self.seconds.items() if k not in ("validation", "checkpoints"))
 
     @property
+    def elapsed(self) -> float:
+        """Seconds of training, validation and checkpoints so far; nothing between a stop and `--resume`."""
+        return self.counters.elapsed + sum(self.seconds.values())
+
+    @property
+    def spent(self) -> float:
+        """The share of `max_minutes` that has gone; 0 where there is no limit."""
+        minutes = self.recipe.training.max_minutes
+        return self.elapsed / (60 * minutes) if minutes else 0.0
+
+    @property
     def frames_per_second(self) -> float:
         return self.counters.frames / self.train_seconds if self.train_seconds else 0.0
 

@@ -15,10 +15,10 @@ from asr.recipe import Recipe
 from asr.recipe_loader import load_recipe
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-SHIPPED = sorted(RECIPES.glob("*/*.yaml"))
+SHIPPED = sorted([*RECIPES.glob("*/*.yaml"), *RECIPES.glob("*/mixers/*.yaml")])
 TOKENS = 42
 
-each = pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+each = pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.relative_to(RECIPES).with_suffix("").as_posix())
 
 
 def test_all_recipes_are_found():
@@ -65,6 +65,15 @@ def test_recipes_of_a_table_differ_in_the_encoder_only(names):
     encoders = [recipe.model.encoder for recipe in recipes]
     kinds = {encoder.kind if encoder.kind == "bilstm" else encoder.mixers[0].kind for encoder in encoders}
     assert kinds == {"softmax", "lsh", "linear", "bilstm"}
+
+
+def test_mixers_on_an4_have_one_size_and_one_training():
+    recipes = [load_recipe(path) for path in (RECIPES / "an4/mixers").glob("*.yaml")]
+    sizes = {recipe.name: CtcModel(recipe.model, recipe.features.dim, TOKENS).parameter_count for recipe in recipes}
+    assert len(sizes) >= 20
+    assert all(abs(size / sizes["softmax"] - 1) < 0.03 for size in sizes.values()), sizes
+    shared = [recipe.model_dump(exclude={"name", "exp", "model"}) for recipe in recipes]
+    assert all(one == shared[0] for one in shared)
 
 
 @pytest.mark.parametrize("corpus", ["an4", "librispeech"])

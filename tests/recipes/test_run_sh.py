@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 def checkout(tmp_path):
     """Recipes in a folder whose name holds a space, and a Python that succeeds at everything."""
     root = tmp_path / "my checkout"
-    for path in [RECIPES / "setup.sh", *(file for name in CORPORA for file in (RECIPES / name).glob("*.*"))]:
+    for path in [RECIPES / "setup.sh", *(file for name in CORPORA for file in (RECIPES / name).glob("**/*.*"))]:
         target = root / "recipes" / path.relative_to(RECIPES)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
@@ -93,7 +93,7 @@ def test_data_needs_a_folder(checkout, arguments):
 
 def test_paper_only_where_there_is_such_a_recipe(checkout):
     result = run(checkout, "digits", "--paper", "--toy")
-    assert (result.returncode, result.stderr) == (2, "error: --paper: this recipe has no paper.yaml\n")
+    assert (result.returncode, result.stderr) == (2, "error: --paper: not in this recipe\n")
 
 
 @pytest.mark.parametrize("recipe", CORPORA)
@@ -134,6 +134,19 @@ def test_papers_encoder_on_an4(checkout):
     paths = [str(here / f"paper-{kind}.yaml") for kind in ("softmax", "lsh", "linear", "bilstm")]
     assert compare[3:] == [*paths, "--out", str(here / "results/paper")]
     assert best[1] == str(here / "results/paper")
+
+
+def test_every_mixer_on_an4_in_one_table(checkout):
+    assert run(checkout, "an4", "--data", "the data", "--mixers", "--toy").returncode == 0
+    _, compare, *_ = calls(checkout)
+    copy = checkout / "recipes/an4/data/toy-corpus"
+    out = compare.index("--out")
+    recipes = [Path(path) for path in compare[3:out]]
+    assert recipes[0].stem == "softmax"  # which the others are related to
+    assert all(path.is_file() for path in recipes)
+    shipped = {path.stem for path in (RECIPES / "an4/mixers").glob("*.yaml")} - {"base"}
+    assert sorted(path.relative_to(copy).as_posix() for path in recipes) == sorted(f"mixers/{n}.yaml" for n in shipped)
+    assert compare[out + 1] == str(copy / "results/mixers")
 
 
 def test_a_failing_step_ends_the_run(checkout):

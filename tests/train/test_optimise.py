@@ -10,7 +10,7 @@ import torch
 
 from asr.encoder.config import ModelConfig
 from asr.encoder.model import CtcModel
-from asr.train.config import ConstantConfig, CosineConfig, OptimiserConfig, PlateauConfig
+from asr.train.config import ConstantConfig, CosineConfig, OptimiserConfig, PlateauConfig, TrainingConfig
 from asr.train.optimise import Schedule, build_optimiser
 
 
@@ -35,6 +35,18 @@ def test_cosine_falls_from_the_peak_to_its_end_and_stays():
     assert got[109] == pytest.approx(0.1, abs=1e-3)
     assert got[110:] == pytest.approx([0.1] * 20)
     assert all(a >= b for a, b in pairwise(got[9:]))
+
+
+def test_cosine_by_time_knows_no_number_of_steps():
+    schedule = Schedule(CosineConfig(warmup=2, final=0.1, by="time"), 1.0, total_steps=1)
+    for step, rise in ((0, 0.5), (2, 1.0), (500, 1.0)):
+        schedule.step = step
+        assert [schedule.lr(spent) / rise for spent in (0.0, 0.5, 1.0, 1.5)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
+
+
+def test_by_time_needs_a_time():
+    with pytest.raises(ValueError, match="by: time falls over the time of max_minutes, which is not set"):
+        TrainingConfig(schedule=CosineConfig(by="time"))
 
 
 def test_a_run_shorter_than_its_warm_up_only_rises():

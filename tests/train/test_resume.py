@@ -11,6 +11,7 @@ import torch
 from asr.errors import AsrError, DataError
 from asr.train import loop
 from asr.train.checkpoint import load_checkpoint, save_checkpoint
+from asr.train.measure import Stopwatch
 from asr.train.same import compare_trainings
 from asr.train.sets import LoadedSet
 
@@ -118,6 +119,32 @@ def test_F1_killed_hard_between_checkpoints(toy, tmp_path, monkeypatch):
         json.loads(line)
 
 
+def test_a_schedule_by_time_goes_on_at_the_time_of_the_checkpoint(toy, tmp_path, monkeypatch):
+    """On a clock that only batches move, a stopped training is the unbroken one."""
+    watch = Watch(monkeypatch)
+    now, batch = [0.0], LoadedSet.batch
+
+    def ticks(*arguments):
+        now[0] += 1
+        return batch(*arguments)
+
+    monkeypatch.setattr(LoadedSet, "batch", ticks)
+    monkeypatch.setattr(Stopwatch, "_now", lambda self: now[0])
+    by_time = (*FULL, "training.schedule={kind: cosine, warmup: 2, by: time}", "training.max_minutes=0.5")
+    loop.train(toy.recipe(tmp_path / "whole", *by_time))
+    for count in (4, watch.steps // 3, watch.steps - 1):
+        exp = tmp_path / str(count)
+        watch.steps, watch.stop_at = 0, ("step", count)
+        with pytest.raises(loop.Interrupted):
+            loop.train(toy.recipe(exp, *by_time))
+        watch.stop_at = None
+        now[0] += 1000  # between the two nothing is trained
+        loop.train(toy.recipe(exp, *by_time), resume=True)
+        assert compare_trainings(tmp_path / "whole", exp)[1] == []
+    rates = [event["lr"] for event in map(json.loads, (exp / "log.jsonl").open()) if event["event"] == "epoch"]
+    assert 0 < rates[2] < rates[1] < rates[0] < 3e-3
+
+
 def test_F3_best_stays_byte_equal_when_a_resumed_run_gets_worse(toy, tmp_path, monkeypatch):
     learns = ("training.optimiser={name: adam, lr: 2.0e-2}", "training.schedule={kind: constant}")
     loop.train(toy.recipe(tmp_path, "training.epochs=10", *learns))
@@ -169,6 +196,15 @@ def test_resume_may_change_what_is_not_the_training(toy, trained):
     free = ("training.epochs=2", "training.max_minutes=9", "name=other", "data.workers=2", "data.test={t: dev.jsonl}")
     loop.train(toy.recipe(trained, *free), resume=True)
     assert load_checkpoint(trained / "last.pt")["training"]["counters"]["epoch"] == 2
+
+
+def test_a_checkpoint_older_than_a_key_of_the_recipe(toy, trained):
+    saved = load_checkpoint(trained / "last.pt")
+    del saved["recipe"]["training"]["schedule"]["patience"]
+    save_checkpoint(trained / "last.pt", saved)
+    with pytest.raises(AsrError, match=r"these keys differ: training\.schedule\.patience"):
+        loop.train(toy.recipe(trained, "training.epochs=2", "training.schedule.patience=7"), resume=True)
+    loop.train(toy.recipe(trained, "training.epochs=2"), resume=True)
 
 
 def test_resume_with_other_data_is_refused(toy, trained):
