@@ -81,12 +81,12 @@ def kill_test(recipe: Recipe, kills: int, seed: int, folder: Path, start: Callab
     whole, broken = folder / "unbroken", folder / "killed"
     starting, training = _unbroken(recipe, whole, start)
     print(f"unbroken: {starting:.1f} s to start, {training:.1f} s of training", flush=True)
-    gap = training / (kills + 1)  # on average the killed training must get on between two kills
+    gap = training / (kills + 1)  # so that the training is not over before the last kill, were it twice as fast
     file = _write(recipe, broken, save_minutes=gap / 3 / 60)
     draws, caught = random.Random(seed), 0
     for number in range(1, kills + 1):
         early = number % 4 == 0
-        after = draws.uniform(0, starting if early else 1.5 * gap)
+        after = draws.uniform(0, starting if early else gap)
         process = start(file, broken)
         if not early:
             _wait_for_start(process, broken, number)

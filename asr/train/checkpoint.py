@@ -29,8 +29,8 @@ def save_checkpoint(path: Path, content: dict[str, Any], keep: Path | None = Non
             torch.save({"format": FORMAT, **content}, file)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as either
         raise AsrError(
-            f"{path}: cannot be written ({_first_line(error)}); the checkpoint before it is whole: make room, "
-            "then go on with --resume"
+            f"{path}: cannot be written ({_first_line(error)}); what stood there before still does: make "
+            "room, then go on with --resume"
         ) from None
 
 

@@ -37,7 +37,8 @@ class Clean:
         return self.process.exitcode
 
     def wait(self):
-        self.process.join(60)
+        self.process.join(120)
+        assert self.process.exitcode is not None, "it hangs"
         return self.process.exitcode
 
 
