@@ -19,15 +19,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from asr.errors import AsrError, DataError
+from asr.errors import AsrError
 from asr.recipe import Recipe
 from asr.recipe_loader import dump_recipe, load_recipe
 from asr.report.log import read_log
-from asr.train.checkpoint import load_checkpoint
+from asr.train.checkpoint import load_newest
+from asr.train.run import resumable
 from asr.train.same import compare_trainings
 
 SAME_IN_LOG = ("epoch", "frames", "loss", "lr", "grad_norm", "skipped_steps", "dev_loss", "dev_per", "dev_sdi", "best")
@@ -81,20 +81,19 @@ def kill_test(recipe: Recipe, kills: int, seed: int, folder: Path, start: Callab
     whole, broken = folder / "unbroken", folder / "killed"
     starting, training = _unbroken(recipe, whole, start)
     print(f"unbroken: {starting:.1f} s to start, {training:.1f} s of training", flush=True)
-    gap = training / (kills + 1)  # so that the training is not over before the last kill, were it twice as fast
-    file = _write(recipe, broken, save_minutes=gap / 3 / 60)
-    draws, caught = random.Random(seed), 0
+    file = _write(recipe, broken, save_minutes=training / kills / 3 / 60)
+    steps, where, caught, draws = 0, "nothing yet", 0, random.Random(seed)
+    total = _saved(whole)["schedule"]["step"]
     for number in range(1, kills + 1):
+        gap = training * (1 - steps / total) / (kills - number + 2)  # what is left is shared by the kills that are left
         early = number % 4 == 0
-        after = draws.uniform(0, starting if early else gap)
-        process = start(file, broken)
-        if not early:
-            _wait_for_start(process, broken, number)
-        _sleep(after, process, number)
-        process.kill()
-        process.wait()
+        _kill(start(file, broken), broken, number, early, draws.uniform(0, starting if early else gap))
         caught += bool(list(broken.glob(".*.pt.*.tmp")))
-        print(f"kill {number}: {_where(broken)}", flush=True)
+        if resumable(broken):
+            saved = _saved(broken)
+            steps, counters = saved["schedule"]["step"], saved["counters"]
+            where = f"epoch {counters['epoch'] + 1}, step {counters['group']}"
+        print(f"kill {number}: saved up to {where}", flush=True)
     if start(file, broken).wait():
         raise Ended("the last training ended with an error, see above")
     values, different = compare_trainings(whole, broken)
@@ -116,6 +115,15 @@ def start(file: Path, exp: Path) -> Process:
     quiet = subprocess.DEVNULL
     started.append(subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet))
     return started[-1]
+
+
+def _kill(process: Process, exp: Path, number: int, early: bool, after: float) -> None:
+    """`after` so many seconds from the start of the process, or of its training where that is not `early`."""
+    if not early:
+        _wait_for_start(process, exp, number)
+    _sleep(after, process, number)
+    process.kill()
+    process.wait()
 
 
 def _unbroken(recipe: Recipe, exp: Path, start: Callable[[Path, Path], Process]) -> tuple[float, float]:
@@ -163,11 +171,8 @@ def _sleep(seconds: float, process: Process, number: int) -> None:
         time.sleep(min(left, 0.02))
 
 
-def _where(exp: Path) -> str:
-    with suppress(DataError):
-        counters = load_checkpoint(exp / "last.pt")["training"]["counters"]
-        return f"saved up to epoch {counters['epoch'] + 1}, step {counters['group']}"
-    return "nothing saved yet, or between two renames"
+def _saved(exp: Path) -> dict[str, Any]:
+    return load_newest([exp / "last.pt", exp / "previous.pt"])[1]["training"]
 
 
 def _log_differences(a: Path, b: Path) -> list[str]:
