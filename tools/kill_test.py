@@ -60,14 +60,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="kill-test-") as name:
             folder = args.out or Path(name)
             folder.mkdir(parents=True, exist_ok=True)
-            different = kill_test(recipe, args.kills, args.seed, folder, start)
+            try:
+                different = kill_test(recipe, args.kills, args.seed, folder, start)
+            finally:  # leave no training behind
+                for process in started:
+                    process.kill()
+                    process.wait()
     except AsrError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
-    finally:  # leave no training behind
-        for process in started:
-            process.kill()
     sys.exit(1 if different else 0)
 
 
