@@ -84,13 +84,14 @@ def kill_test(recipe: Recipe, kills: int, seed: int, folder: Path, start: Callab
     starting, training = _unbroken(recipe, whole, start)
     print(f"unbroken: {starting:.1f} s to start, {training:.1f} s of training", flush=True)
     file = _write(recipe, broken, save_minutes=training / kills / 3 / 60)
-    steps, where, caught, draws = 0, "nothing yet", 0, random.Random(seed)
+    steps, where, draws = 0, "nothing yet", random.Random(seed)
+    half: set[str] = set()  # what a process was writing when it was killed; its number is in the name
     total = _saved(whole)["schedule"]["step"]
     for number in range(1, kills + 1):
         gap = training * (1 - steps / total) / (kills - number + 2)  # what is left is shared by the kills that are left
         early = number % 4 == 0
         _kill(start(file, broken), broken, number, early, draws.uniform(0, starting if early else gap))
-        caught += bool(list(broken.glob(".*.pt.*.tmp")))
+        half |= {path.name for path in broken.glob(".*.pt.*.tmp")}
         if resumable(broken):
             saved = _saved(broken)
             steps, counters = saved["schedule"]["step"], saved["counters"]
@@ -102,7 +103,7 @@ def kill_test(recipe: Recipe, kills: int, seed: int, folder: Path, start: Callab
     different += _log_differences(whole, broken)
     verdict = f"{len(different)} differences" if different else "equal to the unbroken training, bit for bit"
     print(
-        f"{kills} SIGKILLs, {caught} of them while a checkpoint was being written; "
+        f"{kills} SIGKILLs, {len(half)} of them while a checkpoint was being written; "
         f"{values} tensors and values: {verdict}",
         flush=True,
     )
