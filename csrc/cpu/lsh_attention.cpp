@@ -88,9 +88,8 @@ struct Running {
       for (int64_t first = 0; first < own.count; first += kQueries) {
         const int64_t queries = std::min(kQueries, own.count - first);
         for (size_t g = 0; g < s.panels.size(); g += 2) {
-          clear(s.scores, queries * s.ld);
           s.each_panel(g, [&](const Panel& panel, int64_t column) {
-            gemm(
+            product(
                 s.scores + column, s.ld, own.x + first * p.d, p.d, 1, panel.keys->across + panel.first * p.d, p.width,
                 queries, padded(panel.count), p.qk.dim);
           });
@@ -241,14 +240,12 @@ struct Gradients {
         const float *x = own.x + first * p.d, *dy = s.dy + first * p.m;
         clear(s.rows, queries * p.d);
         for (size_t g = 0; g < s.panels.size(); g += 2) {
-          clear(s.scores, queries * s.ld);
-          clear(s.slopes, queries * s.ld);
           s.each_panel(g, [&](const Panel& panel, int64_t column) {
             const int64_t count = padded(panel.count);
-            gemm(
+            product(
                 s.scores + column, s.ld, x, p.d, 1, panel.keys->across + panel.first * p.d, p.width, queries, count,
                 p.qk.dim);
-            gemm(
+            product(
                 s.slopes + column, s.ld, dy, p.m, 1, panel.keys->v_across + panel.first * p.m, p.width, queries, count,
                 p.v.dim);
           });

@@ -137,7 +137,9 @@ struct Keys {
     const int32_t* at = head.order + round * p.time + c * p.size;
     count = std::min(p.size, head.n - c * p.size);
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t t = at[i];
+      const int64_t t = at[i], soon = at[std::min(i + 4, count - 1)];
+      for (int64_t j = 0; j < p.d; j += 16) __builtin_prefetch(head.x + soon * p.d + j);
+      for (int64_t j = 0; j < p.m; j += 16) __builtin_prefetch(head.v + soon * p.m + j);
       copy(x + i * p.d, head.x + t * p.d, p.d);
       copy(v + i * p.m, head.v + t * p.m, p.m);
       time[i] = at[i];

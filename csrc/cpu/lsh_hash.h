@@ -55,8 +55,7 @@ class Hash {
       std::fill_n(low, kVectors, splat(std::numeric_limits<float>::infinity()));
       for (int64_t first = 0; first < columns; first += kColumns) {
         const int64_t count = std::min(kColumns, columns - first);
-        std::fill_n(static_cast<float*>(turned), count * kFrames, 0.0f);
-        gemm(turned, kFrames, across_ + (r * columns_ + first) * dim_, dim_, 1, frames, kFrames, count, kFrames, dim_);
+        product(turned, kFrames, across_ + (r * columns_ + first) * dim_, dim_, 1, frames, kFrames, count, kFrames, dim_);
         for (int64_t c = 0; c < count; ++c)
           for (int i = 0; i < kVectors; ++i) {
             const vec y = load(turned + c * kFrames + i * kWidth);
