@@ -21,7 +21,7 @@ from asr.errors import AudioError, DataError
 from asr.recipe import Recipe
 from asr.recipe_loader import recipe_from_dict
 from asr.recipe_options import with_options
-from asr.train.checkpoint import load_checkpoint
+from asr.train.checkpoint import decodable, load_checkpoint
 
 
 class TokenSpan(NamedTuple):
@@ -47,16 +47,25 @@ class Recogniser:
 
     Attributes:
         sample_rate: Hz of the audio that `transcribe` expects.
+        weights: what they are: `weights of epoch 7`, `average of epochs 5, 6, 8`.
     """
 
-    def __init__(self, recipe: Recipe, tokens: TokenTable, cmvn: Cmvn, model: CtcModel, device: torch.device) -> None:
-        self.recipe, self.tokens, self.cmvn, self.device = recipe, tokens, cmvn, device
+    def __init__(
+        self,
+        recipe: Recipe,
+        tokens: TokenTable,
+        cmvn: Cmvn,
+        model: CtcModel,
+        device: torch.device,
+        weights: str = "",
+    ) -> None:
+        self.recipe, self.tokens, self.cmvn, self.device, self.weights = recipe, tokens, cmvn, device, weights
         self.model = model.to(device).eval()
         self.sample_rate = recipe.features.sample_rate
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu", options: Sequence[str] = ()) -> Recogniser:
-        """From an experiment folder (its best.pt) or a checkpoint file.
+        """From an experiment folder (its averaged.pt, else its best.pt) or a checkpoint file.
 
         Args:
             options: what the model should do otherwise than it was trained, such as `attention.rounds=8`; see
@@ -66,8 +75,7 @@ class Recogniser:
             DataError: there is no checkpoint, it is damaged, or its weights do not fit the options.
             RecipeError: the options are none of the model's.
         """
-        path = Path(path)
-        path = path / "best.pt" if path.is_dir() else path
+        path = decodable(Path(path))
         saved = load_checkpoint(path)
         recipe = recipe_from_dict(saved["recipe"], str(path))
         tokens = TokenTable.from_state(saved["tokens"])
@@ -77,7 +85,8 @@ class Recogniser:
         if options and (misfits := _misfits(model, saved["model"])):
             raise DataError(f"{path}: {' '.join(options)} needs other weights than were trained: {'; '.join(misfits)}")
         model.load_state_dict(saved["model"])
-        return cls(recipe, tokens, Cmvn.from_state(saved["cmvn"]), model, torch.device(device))
+        cmvn, weights = Cmvn.from_state(saved["cmvn"]), saved.get("weights", path.name)
+        return cls(recipe, tokens, cmvn, model, torch.device(device), weights)
 
     def features(self, audio: Audio) -> Tensor:
         """Normalised features, (frames, dim); no frames for audio shorter than one analysis window.

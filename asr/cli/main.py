@@ -13,7 +13,19 @@ from typer.core import TyperGroup
 from asr.cli.log import log_to_stderr
 from asr.errors import AsrError
 
-COMMANDS = ("show", "train", "evaluate", "compare", "decode", "validate", "bench", "build", "doctor", "schema")
+COMMANDS = (
+    "show",
+    "train",
+    "average",
+    "evaluate",
+    "compare",
+    "decode",
+    "validate",
+    "bench",
+    "build",
+    "doctor",
+    "schema",
+)
 INTERRUPTED = 130  # exit code of a program that Ctrl-C or SIGTERM ended
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
 

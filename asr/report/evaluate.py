@@ -60,7 +60,8 @@ def evaluate(
 
     Each result holds the totals of `Score.as_dict`, `words` (the word error rate of subwords and characters, else
     null), `failed` and `dropped` (id → reason), `blank_share` (of encoder frames), `length_ratio` (emitted to
-    reference tokens), `audio_seconds`, `decoding_seconds`, `rtf`, `device`, `threads` and `options`.
+    reference tokens), `weights` (of which epochs), `audio_seconds`, `decoding_seconds`, `rtf`, `device`, `threads` and
+    `options`.
 
     An utterance whose audio cannot be used counts with all its tokens deleted, so that no rate improves by losing
     data. An utterance that the lexicon cannot express (`oov: drop`) has no reference and is left out. Both are listed.
@@ -169,6 +170,7 @@ def _evaluate_set(recogniser: Recogniser, name: str, manifest: Path) -> tuple[di
         "set": name,
         "manifest": str(manifest),
         "model": recipe.name,
+        "weights": recogniser.weights,
         **scores[0].as_dict(),
         "words": scores[1].as_dict() if len(scores) > 1 else None,
         "failed": failed,

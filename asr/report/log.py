@@ -19,6 +19,7 @@ class TrainingLog:
     start: dict[str, Any]  # the latest start event
     epochs: list[dict[str, Any]]  # by epoch number, each once
     finished: bool  # False: stopped or still running
+    averaged_per: float | None = None  # dev PER of the mean of several epochs, in percent
 
     @property
     def timed(self) -> list[dict[str, Any]]:
@@ -37,7 +38,9 @@ class TrainingLog:
 
     @property
     def best_per(self) -> float | None:
-        """The lowest dev PER, in percent."""
+        """The dev PER of the weights that decode, in percent: of the mean of several epochs, else of the best."""
+        if self.averaged_per is not None:
+            return self.averaged_per
         return min((e["dev_per"] for e in self.validated if math.isfinite(e["dev_per"])), default=None)
 
     @property
@@ -65,7 +68,7 @@ def read_log(exp: Path) -> TrainingLog:
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
     start: dict[str, Any] = {}
     epochs: dict[int, dict[str, Any]] = {}
-    finished = False
+    finished, averaged = False, None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -77,12 +80,14 @@ def read_log(exp: Path) -> TrainingLog:
                 break
             raise DataError(f"{path}:{number}: not a JSON object with `event`; the log is damaged") from error
         if kind == "start":
-            start, finished = event, False
+            start, finished, averaged = event, False, None
         elif kind == "epoch":
             epochs[event["epoch"]] = event  # an epoch done again after a resume replaces its first try
+        elif kind == "average":
+            averaged = event["dev_per"]
         elif kind == "end":
             finished = True
-    return TrainingLog(start, [epochs[n] for n in sorted(epochs)], finished)
+    return TrainingLog(start, [epochs[n] for n in sorted(epochs)], finished, averaged)
 
 
 def _median(values: list[float]) -> float | None:

@@ -53,7 +53,7 @@ def _caption(results: Mapping[str, Mapping[str, Any]]) -> str:
     first = next(iter(results.values()))
     counting = "; ".join(first["rules"]) or "every token counts as it is"
     place = f"{first['device']}, {first['threads']} threads"
-    return f"{counting}. RTF: features to tokens on {place}."
+    return f"Weights: {first['weights']}. {counting}. RTF: features to tokens on {place}."
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:

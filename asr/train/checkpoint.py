@@ -69,6 +69,14 @@ def load_newest(paths: Sequence[Path]) -> tuple[Path, dict[str, Any], list[str]]
     raise DataError("\n".join(reasons) or f"{paths[0]}: no checkpoint here; train the recipe first (asr train)")
 
 
+def decodable(path: Path) -> Path:
+    """The checkpoint that stands for an experiment: `averaged.pt` of a folder, `best.pt` where there is none."""
+    if not path.is_dir():
+        return path
+    averaged = path / "averaged.pt"
+    return averaged if averaged.is_file() else path / "best.pt"
+
+
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0].split(". This file can still be loaded")[0][:200]

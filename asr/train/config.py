@@ -10,10 +10,11 @@ from asr.config import Config
 
 
 class OptimiserConfig(Config):
-    name: Literal["radam", "adam", "adamw"] = "radam"
+    name: Literal["radam", "adam", "adamw", "sgd"] = "radam"
     lr: float = Field(1e-4, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(0.0, ge=0)  # of adam and sgd a term of the gradient, of the others decoupled from it
+    betas: tuple[float, float] = (0.9, 0.999)  # of the Adam family
+    momentum: float = Field(0.9, ge=0, lt=1)  # of sgd, in Nesterov's form
 
 
 class ConstantConfig(Config):
@@ -38,7 +39,46 @@ class CosineConfig(Config):
     by: Literal["steps", "time"] = "steps"  # falls over the steps of all epochs, or over the time of max_minutes
 
 
-ScheduleConfig = Annotated[ConstantConfig | PlateauConfig | CosineConfig, Field(discriminator="kind")]
+class NoamConfig(Config):
+    """Vaswani et al. 2017, section 5.3, with the peak rate in place of a scale by model width."""
+
+    kind: Literal["noam"] = "noam"
+    warmup: int = Field(4000, ge=1)  # steps; from there on the rate falls with the square root of the step
+
+
+class OneCycleConfig(Config):
+    """Smith & Topin, "Super-Convergence", 2018: one half wave up to the peak rate and one down to almost nothing."""
+
+    kind: Literal["one_cycle"] = "one_cycle"
+    rise: float = Field(0.3, gt=0, lt=1)  # share of the steps that the rate rises
+    start: float = Field(0.04, gt=0, le=1)  # share of the peak rate at the first step
+    final: float = Field(1e-4, ge=0, le=1)  # and at the last
+
+
+ScheduleConfig = Annotated[
+    ConstantConfig | PlateauConfig | CosineConfig | NoamConfig | OneCycleConfig, Field(discriminator="kind")
+]
+
+
+class NoAverageConfig(Config):
+    kind: Literal["none"] = "none"
+
+
+class EmaConfig(Config):
+    """Validation and `best.pt` take a moving average of the weights; see asr.train.ema."""
+
+    kind: Literal["ema"] = "ema"
+    decay: float = Field(0.999, gt=0, lt=1)
+
+
+class EpochAverageConfig(Config):
+    """At its end the training averages the weights of some epochs into `averaged.pt`; see asr.train.average."""
+
+    kind: Literal["best", "last"] = "best"  # of the lowest dev PER, or the last; validated ones
+    count: int = Field(3, ge=1)
+
+
+AverageConfig = Annotated[NoAverageConfig | EmaConfig | EpochAverageConfig, Field(discriminator="kind")]
 
 
 class SpecAugmentConfig(Config):
@@ -54,11 +94,14 @@ class SpecAugmentConfig(Config):
 class TrainingConfig(Config):
     epochs: int = Field(50, ge=1)
     max_minutes: float | None = Field(None, gt=0)  # stop after the epoch that passes this much training time
+    early_stop: int | None = Field(None, ge=1)  # validations in a row without a better dev PER that end the training
     batch_frames: int = Field(20000, ge=1)  # padded feature frames per batch, at most
     accumulate: int = Field(1, ge=1)  # batches per optimiser step
     optimiser: OptimiserConfig = OptimiserConfig()
     schedule: ScheduleConfig = PlateauConfig()
+    average: AverageConfig = NoAverageConfig()  # of weights, for validation and decoding
     clip: float = Field(1.0, gt=0)  # largest gradient norm
+    freeze: list[str] = Field(default_factory=list)  # parameters that stay as they are: names, with * and ?
     spec_augment: SpecAugmentConfig = SpecAugmentConfig()
     device: str = "auto"  # auto: the GPU if there is one
     threads: int = Field(0, ge=0)  # CPU threads; 0: torch's choice

@@ -12,6 +12,7 @@ import torch
 from asr.ctc.loss import ctc_losses, reference_tokens
 from asr.errors import AsrError
 from asr.recipe import Recipe
+from asr.train.average import averaged_content, epoch_file, keep, prune
 from asr.train.checkpoint import save_checkpoint
 from asr.train.draws import seed_draws
 from asr.train.interrupt import StopRequest
@@ -47,7 +48,7 @@ def train(recipe: Recipe, *, resume: bool = False, overwrite: bool = False, tria
         state = prepare(recipe, run, trial)
         config, counters = recipe.training, state.counters
         with StopRequest() as stop, Progress(config.epochs) as progress:
-            while counters.epoch < config.epochs and not _out_of_time(config.max_minutes, counters.elapsed):
+            while (reason := state.end()) is None:
                 plan = state.groups(counters.epoch)
                 progress.epoch(counters.epoch + 1, len(plan), done=counters.group)
                 for group in plan[counters.group :]:
@@ -62,7 +63,8 @@ def train(recipe: Recipe, *, resume: bool = False, overwrite: bool = False, tria
                     if counters.epoch == 0 and counters.group == PREDICT_AFTER < len(plan):
                         _predict(state)
                 _end_epoch(run, state, stop)
-        reason = "finished" if counters.epoch >= config.epochs else "max_minutes"
+            if counters.kept:
+                _average(run, state, stop)
         run.event("end", reason=reason, best_epoch=counters.best_epoch, best_per=counters.best_per)
         if counters.best_epoch:
             log.info("done: best dev PER %.2f %% in epoch %d, %s", counters.best_per, counters.best_epoch, run.best)
@@ -94,6 +96,8 @@ def _step(group: list[list[int]], state: State) -> None:
         state.schedule.apply(state.optimiser, state.spent)
         if math.isfinite(norm) and math.isfinite(loss_sum):
             state.optimiser.step()
+            if state.ema:
+                state.ema.update()
             counters.bad_steps = 0
             counters.loss_sum += loss_sum
             counters.tokens += divisor
@@ -137,13 +141,10 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
     """Validate, log, save `last.pt`, and `best.pt` where the dev PER is better than ever."""
     config, counters = state.recipe.training, state.counters
     epoch = counters.epoch + 1
-    last = epoch == config.epochs or _out_of_time(config.max_minutes, state.elapsed)
+    last = epoch == config.epochs or state.out_of_time(state.elapsed)
     result: Validation | None = None
     if epoch % config.validate_every == 0 or last:
-        with state.watch("validation"):
-            result = validate(
-                state.model, state.dev, config.batch_frames, state.device, state.tokens, lambda: stop.requested
-            )
+        result = _validate(state, stop)
         if stop.requested:  # the epoch ends again, with a whole validation, when the run is resumed
             state.watch.seconds.pop("validation")
             _interrupt(run, state)
@@ -156,17 +157,43 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
             log.warning("no dev PER: the output is not finite for %s", " ".join(result.not_finite))
         if state.schedule.observe(result.per):
             log.info("dev PER stopped decreasing: learning rate %.2e from here", state.schedule.lr())
+        counters.waited = 0 if best else counters.waited + (not result.not_finite)
     counters.epoch = epoch
     counters.new_epoch()
     state.watch.seconds.clear()
     if best:
         assert result is not None
         counters.best_per, counters.best_loss, counters.best_epoch = result.per, dev_loss, epoch
-        save_checkpoint(run.best, state.content())
+        with state.decoding_weights():
+            save_checkpoint(run.best, state.content())
+    if result is not None:
+        counters.kept = keep(config.average, counters.kept, result.per, result.loss, epoch)
+    if any(kept[-1] == epoch for kept in counters.kept):
+        assert result is not None
+        save_checkpoint(epoch_file(run.folder, epoch), {**state.content(), "dev_per": result.per})
     # Before last.pt: killed in between, the line is taken back when the run is resumed, and is never missing.
     run.event("epoch", **record)
     log.info("%s", describe(record))
     _save(run, state)
+    prune(run.folder, [kept[-1] for kept in counters.kept])  # after last.pt, whose epochs they are
+
+
+def _validate(state: State, stop: StopRequest) -> Validation:
+    with state.watch("validation"), state.decoding_weights():
+        frames = state.recipe.training.batch_frames
+        return validate(state.model, state.dev, frames, state.device, state.tokens, lambda: stop.requested)
+
+
+def _average(run: Run, state: State, stop: StopRequest) -> None:
+    """Write `averaged.pt` from the epochs kept, and say how good it is."""
+    content = averaged_content(run.folder, [kept[-1] for kept in state.counters.kept])
+    state.model.load_state_dict(content["model"])  # the training is over
+    result = _validate(state, stop)
+    if stop.requested:
+        raise Interrupted(f"stopped before {run.averaged} was made; go on with --resume")
+    save_checkpoint(run.averaged, {**content, "dev_per": result.per})
+    run.event("average", weights=content["weights"], dev_per=result.per, dev_loss=result.loss)
+    log.info("%s: dev PER %.2f %%, dev loss %.3f, %s", content["weights"], result.per, result.loss, run.averaged)
 
 
 def _record(state: State, result: Validation | None) -> dict[str, Any]:
@@ -202,10 +229,6 @@ def describe(record: dict[str, Any]) -> str:
         )
     text += f"; {record['train_seconds']:.1f} s, {record['frames_per_second']:.0f} frames/s, lr {record['lr']:.2e}"
     return text + (" *" if record["best"] else "")
-
-
-def _out_of_time(minutes: float | None, elapsed: float) -> bool:
-    return minutes is not None and elapsed >= 60 * minutes
 
 
 def _predict(state: State) -> None:

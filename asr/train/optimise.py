@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from asr.train.config import OptimiserConfig, ScheduleConfig
+from asr.train.config import OneCycleConfig, OptimiserConfig, ScheduleConfig
 
 OPTIMISERS: dict[str, Any] = {
     "radam": torch.optim.RAdam,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
 }
 
 
@@ -27,17 +28,20 @@ def build_optimiser(config: OptimiserConfig, model: nn.Module) -> torch.optim.Op
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if id(p) in spared], "weight_decay": 0.0},
     ]
-    extra: dict[str, Any] = {"foreach": True}
-    if config.name == "radam" and config.weight_decay:
-        extra["decoupled_weight_decay"] = True
-    return OPTIMISERS[config.name](groups, lr=config.lr, betas=config.betas, **extra)
+    extra: dict[str, Any] = {"betas": config.betas, "fused": True}
+    if config.name == "radam":  # of which torch has no fused form
+        extra = {"betas": config.betas, "foreach": True, "decoupled_weight_decay": bool(config.weight_decay)}
+    elif config.name == "sgd":
+        extra = {"momentum": config.momentum, "nesterov": config.momentum > 0, "fused": True}
+    return OPTIMISERS[config.name](groups, lr=config.lr, **extra)
 
 
 class Schedule:
     """Sets the learning rate before every step: peak rate × warm-up × the schedule's own factor.
 
     Args:
-        total_steps: optimiser steps of the whole run (cosine ends there, or with `by: time` where `spent` is 1).
+        total_steps: optimiser steps of the whole run (cosine and one_cycle end there, or cosine with `by: time` where
+            `spent` is 1).
 
     With `by: time` all models of a comparison end their schedule after the same time, however slow a step is. Two such
     runs are as equal as their clocks.
@@ -53,13 +57,16 @@ class Schedule:
     def lr(self, spent: float = 0.0) -> float:
         """The rate of the step about to be made; `spent` is the share of `max_minutes` that has gone."""
         c = self.config
+        if c.kind == "one_cycle":
+            return self.peak * _cycle(c, self.step, self.total_steps)
         rise = min(1.0, (self.step + 1) / c.warmup) if c.warmup else 1.0
         if c.kind == "cosine":
             done = spent if c.by == "time" else (self.step - c.warmup) / max(1, self.total_steps - c.warmup)
-            wave = 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, done))))
-            return self.peak * rise * (c.final + (1 - c.final) * wave)
+            return self.peak * rise * _half_wave(1.0, c.final, done)
         if c.kind == "plateau":
             return max(c.min_lr, self.peak * rise * self.factor)
+        if c.kind == "noam" and self.step >= c.warmup:
+            return self.peak * math.sqrt(c.warmup / (self.step + 1))
         return self.peak * rise
 
     def apply(self, optimiser: torch.optim.Optimizer, spent: float = 0.0) -> float:
@@ -89,3 +96,16 @@ class Schedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for key, value in state.items():
             setattr(self, key, value)
+
+
+def _half_wave(start: float, end: float, done: float) -> float:
+    """From `start` to `end` along half a cosine; `done` below 0 or above 1 stays at the nearer of them."""
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, done))))
+
+
+def _cycle(c: OneCycleConfig, step: int, total: int) -> float:
+    """The share of the peak rate at a step; `step` counts from 0."""
+    top = c.rise * total - 1
+    if step < top:
+        return _half_wave(c.start, 1.0, step / top)
+    return _half_wave(1.0, c.final, (step - top) / max(1.0, total - 1 - top))

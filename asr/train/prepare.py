@@ -14,6 +14,8 @@ from asr.encoder.model import CtcModel
 from asr.errors import DataError
 from asr.recipe import Recipe
 from asr.recipe_loader import recipe_to_dict
+from asr.train.ema import Ema
+from asr.train.freeze import freeze
 from asr.train.measure import Stopwatch, keep_freed_memory, reset_peak_memory
 from asr.train.optimise import Schedule, build_optimiser
 from asr.train.run import Run, pick_device, versions
@@ -42,6 +44,7 @@ def prepare(recipe: Recipe, run: Run, trial: Trial | None = None) -> State:
         else build_tokens(recipe.tokens, read_manifest(recipe.data.train))
     )
     model = CtcModel(recipe.model, recipe.features.dim, len(tokens)).to(device)
+    frozen = freeze(model, config.freeze)
     train_set, dev_set = _sets(recipe, tokens, model, saved)
     if trial:
         dev_set = dev_set.first(trial.dev_utterances)
@@ -56,12 +59,14 @@ def prepare(recipe: Recipe, run: Run, trial: Trial | None = None) -> State:
     state = State(
         recipe, device, tokens, train_set, dev_set, model, build_optimiser(config.optimiser, model),
         Schedule(config.schedule, config.optimiser.lr, 0), Counters(), Stopwatch(device),
-        trial.steps if trial else None,
+        Ema(model, config.average.decay) if config.average.kind == "ema" else None, trial.steps if trial else None,
     )  # fmt: skip
     state.schedule.total_steps = config.epochs * len(state.groups(0))
     if saved:
         state.restore(saved)
     model.train()
+    if frozen:
+        log.info("frozen: %s parameters", f"{frozen:,}")
     _announce(state, run, resumed=bool(saved))
     if device.type == "cpu":
         keep_freed_memory()

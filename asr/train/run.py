@@ -21,6 +21,7 @@ from asr.errors import AsrError, DataError
 from asr.files import sync, write_atomically
 from asr.recipe import Recipe
 from asr.recipe_loader import dump_recipe, recipe_from_dict, recipe_to_dict
+from asr.train.average import prune
 from asr.train.checkpoint import load_newest
 from asr.train.lock import FolderLock
 
@@ -29,8 +30,8 @@ log = logging.getLogger("asr")
 # What may differ between a run and its resumption: where it lies and runs, how long it goes on, how it is reported.
 FREE_ON_RESUME = {
     "name", "exp", "published", "scoring", "data.test", "data.features", "data.workers", "training.epochs",
-    "training.max_minutes", "training.tensorboard", "training.threads", "training.device", "training.save_minutes",
-    "training.max_nonfinite",
+    "training.max_minutes", "training.early_stop", "training.tensorboard", "training.threads", "training.device",
+    "training.save_minutes", "training.max_nonfinite",
 }  # fmt: skip
 
 
@@ -51,6 +52,7 @@ class Run:
         assert recipe.exp is not None, "load_recipe fills exp"
         self.recipe, self.folder = recipe, recipe.exp
         self.last, self.previous, self.best = (self.folder / f"{name}.pt" for name in ("last", "previous", "best"))
+        self.averaged = self.folder / "averaged.pt"
         self.events, self.copy = self.folder / "log.jsonl", self.folder / "recipe.yaml"
         self.resuming, self._resume, self._overwrite = False, resume, overwrite
         self._damaged = False
@@ -120,6 +122,7 @@ class Run:
         """Recipe and data are good: make room for this training, or make ready what is to be continued."""
         for unfinished in self.folder.glob(".*.tmp"):  # left by a kill
             unfinished.unlink()
+        self.averaged.unlink(missing_ok=True)  # made anew at the end
         if self.resuming:
             if self._damaged:  # it must not take the place of the whole one when the next is saved
                 os.replace(self.last, self.last.with_suffix(".damaged"))
@@ -128,6 +131,7 @@ class Run:
             old = (self.last, self.previous, self.best, self.last.with_suffix(".damaged"), self.events)
             for stale in (*old, *self.folder.glob("results/*.*")):
                 stale.unlink(missing_ok=True)
+            prune(self.folder, ())
             shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
             self.events.touch()
         write_atomically(self.copy, dump_recipe(self.recipe))

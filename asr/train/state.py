@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from asr.data.tokens import TokenTable
 from asr.encoder.model import CtcModel
 from asr.recipe import Recipe
 from asr.recipe_loader import recipe_to_dict
+from asr.train.average import Kept
+from asr.train.ema import Ema
 from asr.train.measure import Stopwatch
 from asr.train.optimise import Schedule
 from asr.train.run import versions
@@ -32,6 +35,8 @@ class Counters:
     best_per: float = math.inf
     best_loss: float = math.inf
     best_epoch: int = 0
+    waited: int = 0  # validations since the best one
+    kept: Kept = field(default_factory=list)  # epochs whose weights are there to be averaged
     elapsed: float = 0.0  # seconds of training and validation in the epochs finished
     loss_sum: float = 0.0  # of the current epoch, as are all below
     tokens: int = 0
@@ -64,6 +69,7 @@ class State:
     schedule: Schedule
     counters: Counters
     watch: Stopwatch
+    ema: Ema | None = None
     steps: int | None = None
     saved_at: float = field(default_factory=lambda: time.monotonic())
 
@@ -72,6 +78,20 @@ class State:
         config = self.recipe.training
         batches = plan_batches(self.train.frames, config.batch_frames, self.recipe.seed, epoch, self.train.ids)
         return [batches[i : i + config.accumulate] for i in range(0, len(batches), config.accumulate)][: self.steps]
+
+    def end(self) -> str | None:
+        """Why the training ends before another epoch; None: it goes on."""
+        config, counters = self.recipe.training, self.counters
+        if counters.epoch >= config.epochs:
+            return "finished"
+        if config.early_stop is not None and counters.waited >= config.early_stop:
+            return "early_stop"
+        return "max_minutes" if self.out_of_time(counters.elapsed) else None
+
+    def out_of_time(self, elapsed: float) -> bool:
+        """Whether so many seconds of training are all that it may take."""
+        minutes = self.recipe.training.max_minutes
+        return minutes is not None and elapsed >= 60 * minutes
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -108,6 +128,10 @@ class State:
         """A checkpoint was written now."""
         self.saved_at = time.monotonic()
 
+    def decoding_weights(self) -> AbstractContextManager[None]:
+        """Within the block the model has the weights that validate and decode: the moving average, if there is one."""
+        return nullcontext() if self.ema is None else self.ema.in_place()
+
     def content(self) -> dict[str, Any]:
         """What a checkpoint needs so that others can decode with it."""
         return {
@@ -117,6 +141,7 @@ class State:
             "model": self.model.state_dict(),
             "epoch": self.counters.epoch,
             "dev_per": self.counters.best_per,
+            "weights": f"{'moving average' if self.ema else 'weights'} of epoch {self.counters.epoch}",
             "versions": versions(),
         }
 
@@ -127,6 +152,7 @@ class State:
             "schedule": self.schedule.state_dict(),
             "counters": {**vars(self.counters), "seconds": self.seconds},
             "data": fingerprint(self.train, self.dev),
+            "ema": self.ema.state_dict() if self.ema else None,
         }
         return {**self.content(), "training": training}
 
@@ -136,6 +162,8 @@ class State:
         self.optimiser.load_state_dict(training["optimiser"])
         self.schedule.load_state_dict(training["schedule"])
         self.counters = Counters(**training["counters"])
+        if self.ema:
+            self.ema.load_state_dict(training["ema"])
 
 
 def fingerprint(*sets: LoadedSet) -> list[int]:

@@ -10,7 +10,15 @@ import torch
 
 from asr.encoder.config import ModelConfig
 from asr.encoder.model import CtcModel
-from asr.train.config import ConstantConfig, CosineConfig, OptimiserConfig, PlateauConfig, TrainingConfig
+from asr.train.config import (
+    ConstantConfig,
+    CosineConfig,
+    NoamConfig,
+    OneCycleConfig,
+    OptimiserConfig,
+    PlateauConfig,
+    TrainingConfig,
+)
 from asr.train.optimise import Schedule, build_optimiser
 
 
@@ -99,7 +107,7 @@ def test_state_goes_on_where_it_stood():
         assert rates(a, 3) == rates(b, 3)
 
 
-@pytest.mark.parametrize("name", ["radam", "adam", "adamw"])
+@pytest.mark.parametrize("name", ["radam", "adam", "adamw", "sgd"])
 @pytest.mark.parametrize("encoder", ["transformer", "bilstm"])
 def test_weight_decay_is_for_matrices_only(name, encoder):
     config = {"encoder": {"kind": encoder, "layers": 1} | ({"convolution": 5} if encoder == "transformer" else {})}
@@ -110,7 +118,8 @@ def test_weight_decay_is_for_matrices_only(name, encoder):
     for parameter_name, p in model.named_parameters():
         is_vector = "bias" in parameter_name or "norm" in parameter_name
         assert decay[id(p)] == (0.0 if is_vector else 0.25), parameter_name
-    assert optimiser.defaults["betas"] == (0.8, 0.9)
+    if name != "sgd":
+        assert optimiser.defaults["betas"] == (0.8, 0.9)
 
 
 @pytest.mark.parametrize("selective", [False, True])
@@ -134,3 +143,60 @@ def test_decay_is_decoupled_from_the_gradient(name):
         p.grad = torch.zeros_like(p)
     optimiser.step()
     torch.testing.assert_close(model.weight, before * (1 - 0.1 * 0.5))
+
+
+def test_noam_rises_in_a_line_and_falls_with_the_square_root():
+    got = rates(Schedule(NoamConfig(warmup=4), 2.0, 0), 64)
+    assert got[:4] == [0.5, 1.0, 1.5, 2.0]
+    assert got[15] == pytest.approx(2.0 * math.sqrt(4 / 16))
+    assert got[63] == pytest.approx(2.0 * math.sqrt(4 / 64))
+    # Vaswani et al., equation 3, whose peak is (dim · warmup)^-½ at step warmup.
+    formula = [256**-0.5 * min(s**-0.5, s * 4**-1.5) for s in range(1, 65)]
+    peak = (256 * 4) ** -0.5
+    assert rates(Schedule(NoamConfig(warmup=4), peak, 0), 64) == pytest.approx(formula)
+
+
+@pytest.mark.parametrize("total", [10, 101])
+def test_one_cycle_is_torchs(total):
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0, momentum=0.9)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, 0.3, total, pct_start=0.4, div_factor=20, final_div_factor=50
+    )
+    wanted = []
+    for _ in range(total):
+        wanted.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        theirs.step() if len(wanted) < total else None
+    ours = rates(Schedule(OneCycleConfig(rise=0.4, start=1 / 20, final=1 / 1000), 0.3, total), total + 5)
+    assert ours[:total] == pytest.approx(wanted)
+    assert ours[total:] == pytest.approx([0.3 / 1000] * 5), "a run that goes on past its end"
+
+
+@pytest.mark.parametrize("total", [1, 2])
+def test_one_cycle_of_hardly_any_steps_is_a_rate(total):
+    assert all(0 < rate <= 1 for rate in rates(Schedule(OneCycleConfig(), 1.0, total), 3))
+
+
+def test_sgd_has_nesterovs_momentum():
+    model = torch.nn.Linear(3, 3)
+    theirs = [p.detach().clone().requires_grad_() for p in model.parameters()]
+    reference = torch.optim.SGD(theirs, lr=0.1, momentum=0.8, nesterov=True)
+    optimiser = build_optimiser(OptimiserConfig(name="sgd", lr=0.1, momentum=0.8), model)
+    for _ in range(3):
+        for p, q in zip(model.parameters(), theirs, strict=True):
+            p.grad = torch.ones_like(p)
+            q.grad = torch.ones_like(q)
+        optimiser.step()
+        reference.step()
+    for p, q in zip(model.parameters(), theirs, strict=True):
+        torch.testing.assert_close(p, q)
+
+
+def test_plain_sgd_has_none():
+    model = torch.nn.Linear(2, 2, bias=False)
+    before = model.weight.detach().clone()
+    optimiser = build_optimiser(OptimiserConfig(name="sgd", lr=0.5, momentum=0.0), model)
+    for _ in range(2):
+        model.weight.grad = torch.ones_like(model.weight)
+        optimiser.step()
+    torch.testing.assert_close(model.weight, before - 1.0)
