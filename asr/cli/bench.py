@@ -1,4 +1,4 @@
-"""`asr bench`: speed of the attention ops against their peers, and of an epoch of the paper's models."""
+"""`asr bench`: speed of the attention ops against their peers, cost of the mixers, time of the paper's models."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ import typer
 if TYPE_CHECKING:
     from asr.report.bench_epoch import EpochTime
     from asr.report.bench_kernels import Timing
+    from asr.report.bench_mixers import Cost
 
 
 def bench(
-    what: Annotated[Literal["kernels", "epoch"], typer.Argument(help="The ops alone, or whole training steps.")],
+    what: Annotated[
+        Literal["kernels", "mixers", "epoch"],
+        typer.Argument(help="The attention ops alone, one layer of each mixer, or whole training steps."),
+    ],
     lengths: Annotated[
         str, typer.Option(help="Frames, separated by commas. epoch also takes `wsj`: WSJ's number and lengths.")
     ] = "",
     dims: Annotated[str, typer.Option(help="kernels: widths of a head.")] = "32,64",
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Measurements of each, of which the median counts: 7, epoch: 1.")
+        int | None,
+        typer.Option(min=1, help="Measurements of each, whose median counts: 7, mixers: 5, epoch: 1."),
     ] = None,
     samples: Annotated[int, typer.Option(min=2, help="epoch: batches measured, the others extrapolated.")] = 6,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
@@ -31,6 +36,8 @@ def bench(
 
     kernels: milliseconds of every op, forward and forward with backward, beside fast-transformers, reformer-pytorch,
     performer-pytorch (where they are installed) and torch's softmax attention; batch · frames = 8,192, 6 heads.
+    mixers: parameters, size of the streaming state, milliseconds and peak memory of one layer of every mixer, and the
+    ratio to softmax attention; batch · frames = 8,192, width 192, 6 heads; frames 512, 2,048 and 8,192.
     epoch: seconds per epoch of the four models of "Transformers are RNNs" on made-up features.
     """
     import torch
@@ -38,11 +45,13 @@ def bench(
     if threads:
         torch.set_num_threads(threads)
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, float32")
-    rows: list[Timing] | list[EpochTime]
+    rows: list[Timing] | list[Cost] | list[EpochTime]
     if what == "kernels":
         rows = _kernels(
             _numbers("--dims", dims), _numbers("--lengths", lengths or "128,256,512,800,2048,8192"), repeats or 7
         )
+    elif what == "mixers":
+        rows = _mixers(_numbers("--lengths", lengths or "512,2048,8192"), repeats or 5)
     else:
         rows = _epoch(lengths or "wsj", samples, repeats or 1)
     if out:
@@ -91,10 +100,43 @@ def _kernels(dims: list[int], lengths: list[int], repeats: int) -> list[Timing]:
 def _cell(timing: Timing | None, ours: Timing) -> str:
     if timing is None:
         return "–"
-    text = f"{timing.forward_ms:.2f} / {timing.both_ms:.2f}"
-    if timing is ours:
-        return text
-    return f"{text} ({timing.forward_ms / ours.forward_ms:.1f} / {timing.both_ms / ours.both_ms:.1f})"
+    return _pair(timing.forward_ms, timing.both_ms, None if timing is ours else (ours.forward_ms, ours.both_ms))
+
+
+def _pair(forward: float, both: float, base: tuple[float, float] | None) -> str:
+    text = f"{forward:.2f} / {both:.2f}"
+    return text if base is None else f"{text} ({forward / base[0]:.1f} / {both / base[1]:.1f})"
+
+
+def _mixers(lengths: list[int], repeats: int) -> list[Cost]:
+    from asr.report import bench_mixers
+
+    costs = bench_mixers.measure(lengths, repeats=repeats, report=_progress)
+    base = {c.frames: c.ms for c in costs if c.mixer == bench_mixers.BASELINE}
+    sizes = list(dict.fromkeys(f"{c.batch} × {c.frames}" for c in costs))
+    times, memory = [], []
+    for name in dict.fromkeys(c.mixer for c in costs):
+        row = [c for c in costs if c.mixer == name]
+        state = "–" if row[0].state_bytes is None else f"{row[0].state_bytes:,}"
+        against = {} if name == bench_mixers.BASELINE else base
+        cells = ["–" if c.ms is None else _pair(*c.ms, against.get(c.frames)) for c in row]
+        times.append([name, f"{row[0].parameters:,}", row[0].causal, state, *cells])
+        memory.append([name, *("–" if c.mb is None else f"{c.mb[0]:.0f} / {c.mb[1]:.0f}" for c in row)])
+    print(f"\nbatch × frames: ms forward / forward and backward (times {bench_mixers.BASELINE}, which is torch's)\n")
+    _table(["mixer", "parameters", "causal form", "state, bytes", *sizes], times)
+    print("\nbatch × frames: peak memory, MB, forward / forward and backward\n")
+    _table(["mixer", *sizes], memory)
+    for c in costs:
+        if c.left_out:
+            print(f"\n{c.mixer}, {c.batch} × {c.frames}: left out, {c.left_out}")
+    return costs
+
+
+def _table(head: list[str], rows: list[list[str]]) -> None:
+    print("| " + " | ".join(head) + " |")
+    print("|---" * len(head) + "|")
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
 
 
 def _epoch(lengths: str, samples: int, repeats: int) -> list[EpochTime]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -48,14 +48,15 @@ def measure(
             q, k, v = (torch.randn(batch, frames, HEADS, dim, generator=generator) for _ in range(3))
             for op, methods in peers(batch, frames, dim).items():
                 report(f"{op}, dim {dim}, {batch} x {frames} frames")
-                found = _interleaved(methods, (q, k, v), repeats)
+                found = interleaved(methods, (q, k, v), repeats)
                 timings += [Timing(op, name, dim, frames, *ms) for name, ms in found.items()]
     return timings
 
 
-def _interleaved(
-    methods: dict[str, Method], inputs: tuple[Tensor, Tensor, Tensor], repeats: int
+def interleaved(
+    methods: Mapping[str, Callable[..., Tensor]], inputs: tuple[Tensor, ...], repeats: int
 ) -> dict[str, tuple[float, float]]:
+    """Median milliseconds by method: forward without gradients, and forward and backward; methods take turns."""
     forward: dict[str, list[float]] = {name: [] for name in methods}
     both: dict[str, list[float]] = {name: [] for name in methods}
     with torch.no_grad():  # warms up, too

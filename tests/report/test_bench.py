@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from asr.attention.lsh import LshConfig
 from asr.attention.softmax import SoftmaxConfig
 from asr.cli import main
 from asr.encoder.config import BilstmConfig, ModelConfig, TransformerConfig
-from asr.report import bench_epoch, bench_kernels
+from asr.recipe_loader import load_recipe
+from asr.report import bench_epoch, bench_kernels, bench_mixers
 
 OPS = {"linear", "causal linear", "LSH-4"}
 
@@ -116,8 +118,79 @@ def test_tables_and_csv(tmp_path):
     assert "causal linear, dim 4" in result.output
 
 
+def test_mixers_are_those_of_the_recipes():
+    folder = Path(__file__).resolve().parents[2] / "recipes/an4/mixers"
+    encoders = {path.stem: load_recipe(path).model.encoder for path in folder.glob("*.yaml") if path.stem != "base"}
+    shipped = {
+        name: encoder.attention for name, encoder in encoders.items() if getattr(encoder, "attention", None) is not None
+    }
+    assert set(encoders) - set(shipped) == {"bilstm", "hybrid"}  # which are no mixers
+    assert {name: bench_mixers.MIXERS[name] for name in shipped} == shipped
+
+
 @pytest.mark.parametrize(
-    "arguments", [["kernels", "--lengths", "0"], ["kernels", "--dims", "x"], ["epoch", "--lengths", ","]]
+    ("name", "causal", "state"),
+    [
+        ("softmax", "yes", None),
+        ("softmax-window", "streams", 2 * 8 * 192 * 4),  # keys and values of the frames to the left
+        ("linear", "streams", 6 * 32 * (32 + 1) * 4),  # heads · C · (D + 1)
+        ("summary", "streams", None),
+        ("lstm", "streams", 2 * 72 * 4),
+        ("lsh", "yes", None),
+    ],
+)
+def test_what_a_mixer_is_at_any_length(name, causal, state):
+    facts = bench_mixers._facts(name, bench_mixers.MIXERS[name])
+    assert facts.causal == causal
+    if causal == "streams":
+        assert facts.state_bytes == bench_mixers.state_bytes(bench_mixers.MIXERS[name], frames=2000) > 0  # never grows
+    if state:
+        assert facts.state_bytes == state
+
+
+def test_peak_memory_is_that_of_the_matrices():
+    """Of N frames softmax forms scores, masked scores and weights of every head; linear attention nothing like it."""
+    frames, heads, mb = 1024, bench_mixers.HEADS, 2**20
+    pairs = 4 * heads * frames**2 / mb
+    forward, both = bench_mixers._peaks_of_a_process("softmax-materialised", 1, frames)
+    assert 1.5 * pairs < forward < both < 8 * pairs
+    assert bench_mixers._peaks_of_a_process("linear", 1, frames)[1] < 1.5 * pairs
+
+
+def test_mixers_table_and_csv(tmp_path, monkeypatch):
+    names = ["softmax", "softmax-materialised", "linear"]
+    monkeypatch.setattr(bench_mixers, "MIXERS", {name: bench_mixers.MIXERS[name] for name in names})
+    monkeypatch.setattr(
+        bench_mixers, "MOST_BYTES", 400 * 12 * 6 * 20
+    )  # of matrices of 400 and 20 frames the first is over
+    monkeypatch.setattr(bench_mixers, "measure", partial(bench_mixers.measure, tokens=400))
+    monkeypatch.setattr(bench_mixers, "_peaks_of_a_process", lambda *_: (1.0, 2.0))
+    out = tmp_path / "bench.csv"
+    result = CliRunner().invoke(main.app, ["bench", "mixers", "--lengths", "20,400", "--repeats", "1", "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "| mixer | parameters | causal form | state, bytes | 20 × 20 | 1 × 400 |" in result.output
+    assert "softmax-materialised, 1 × 400: left out, its matrices of frame pairs take 0.0 GiB" in result.output
+    assert "| linear | 1 / 2 | 1 / 2 |" in result.output
+    assert "| softmax-materialised | 1 / 2 | – |" in result.output
+    rows = list(csv.DictReader(out.open(encoding="utf-8")))
+    assert [(row["mixer"], row["frames"], row["batch"]) for row in rows] == [
+        (name, frames, batch) for frames, batch in (("20", "20"), ("400", "1")) for name in names
+    ]
+    for row in rows:
+        assert row["parameters"] == str(4 * 192 * 193)
+        measured = not row["left_out"]
+        assert measured == (row["mixer"] != "softmax-materialised" or row["frames"] == "20")
+        assert all(float(row[key]) > 0 if measured else row[key] == "" for key in ("forward_ms", "both_ms", "both_mb"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["kernels", "--lengths", "0"],
+        ["kernels", "--dims", "x"],
+        ["mixers", "--lengths", "x"],
+        ["epoch", "--lengths", ","],
+    ],
 )
 def test_bad_numbers_are_named(arguments):
     result = CliRunner().invoke(main.app, ["bench", *arguments])
