@@ -123,15 +123,19 @@ class Recogniser:
             )
         ]
 
-    def _hypothesis(self, tokens: list[Token], frames: int, log_prob: float) -> Hypothesis:
+    def spans(self, tokens: Sequence[Token], frames: int) -> list[TokenSpan]:
+        """Tokens of greedy decoding with their seconds, in an utterance of so many feature frames."""
         hop = self.recipe.features.hop_ms / 1000
         step, end = hop * self.model.frontend.factor, hop * frames
         symbols = self.tokens.symbols_of(t.id for t in tokens)
-        spans = [
+        return [
             TokenSpan(s, t.start * step, min(t.end * step, end), t.log_prob)
             for s, t in zip(symbols, tokens, strict=True)
         ]
-        return Hypothesis(self.tokens.text_of(t.id for t in tokens), spans, log_prob)
+
+    def _hypothesis(self, tokens: list[Token], frames: int, log_prob: float) -> Hypothesis:
+        text = self.tokens.text_of(t.id for t in tokens)
+        return Hypothesis(text, self.spans(tokens, frames), log_prob)
 
 
 def _misfits(model: CtcModel, weights: Mapping[str, Tensor]) -> list[str]:

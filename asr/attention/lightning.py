@@ -74,6 +74,10 @@ class LightningAttention(Mixer):
         self.register_buffer("decay", torch.exp(-slopes) if decay else None, persistent=False)
         prepare()
 
+    def memory_frames(self) -> Tensor | None:
+        """(heads,) 1/(1 − λ): the frames after which a weight is 1/e of what it was; None: nothing fades."""
+        return None if self.decay is None else 1 / (1 - self.decay)
+
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """(batch, time, dim), (batch,) → (batch, time, dim). Frames past a row's length neither give nor receive."""
         # Padding comes after every real frame, so no real frame ever sees it.

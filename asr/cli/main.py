@@ -19,6 +19,7 @@ COMMANDS = (
     "average",
     "evaluate",
     "compare",
+    "inspect",
     "decode",
     "validate",
     "bench",

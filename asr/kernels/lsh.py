@@ -91,6 +91,18 @@ def hash_buckets(x: Tensor, rotation: Tensor, counts: Tensor) -> Tensor:
     return torch.where(counts[:, None, None, None] == 1, 0, bucket)
 
 
+def bucket_order(x: Tensor, rotation: Tensor, lengths: Tensor, bucket_size: int) -> tuple[Tensor, Tensor]:
+    """x (batch, heads, time, D) → times in order of buckets, and where each went; both (batch, heads, rounds, time).
+
+    Frame t's chunk is place[t] // bucket_size. Two frames meet where the query's chunk is the key's or the next.
+    """
+    real = (torch.arange(x.shape[2], device=x.device) < lengths[:, None])[:, None, None, :]
+    buckets = hash_buckets(x, rotation, bucket_counts(lengths, bucket_size))
+    # Stable, so ties keep their time order; padding sorts behind every bucket and never takes part.
+    order = buckets.masked_fill(~real, rotation.shape[-1] * 2 + 1).sort(dim=-1, stable=True).indices
+    return order, order.argsort(dim=-1)
+
+
 def unit_length(qk: Tensor) -> Tensor:
     """Shared query-key vectors (…, D) as keys."""
     return qk / (qk.norm(dim=-1, keepdim=True) + 1e-6)
@@ -135,17 +147,10 @@ def _attend(
     key = unit_length(qk) if own_keys is None else F.pad(own_keys, (0, 0, 0, padded - time))
 
     with torch.no_grad():
-        real = (torch.arange(padded, device=qk.device) < lengths[:, None])[:, None, None, :]
-
-        def sort(t: Tensor) -> tuple[Tensor, Tensor]:
-            """The times in order of their buckets, and where each went; both (batch, heads, rounds, padded)."""
-            buckets = hash_buckets(t, rotation, bucket_counts(lengths, bucket_size))
-            # Stable, so ties keep their time order; padding sorts behind every bucket and never takes part.
-            order = buckets.masked_fill(~real, rotation.shape[-1] * 2 + 1).sort(dim=-1, stable=True).indices
-            return order, order.argsort(dim=-1)
-
-        order, place = sort(qk)
-        key_order, key_place = (order, place) if own_keys is None else sort(key)
+        order, place = bucket_order(qk, rotation, lengths, bucket_size)
+        key_order, key_place = order, place
+        if own_keys is not None:
+            key_order, key_place = bucket_order(key, rotation, lengths, bucket_size)
 
         def chunked(t: Tensor) -> Tensor:  # (batch, heads, rounds, padded, …) → (…, chunks, bucket_size, …)
             return t.unflatten(3, (-1, bucket_size))

@@ -6,9 +6,8 @@ import json
 import logging
 import re
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,15 +21,15 @@ from asr.data.config import PhonesConfig, SubwordsConfig
 from asr.data.manifest import Utterance, read_manifest
 from asr.data.text import split_words
 from asr.data.tokens import OovError, PhoneTable
-from asr.errors import DataError
 from asr.files import write_atomically
 from asr.recipe import Recipe
 from asr.recipe_options import combinations, short
 from asr.recogniser import Recogniser
 from asr.report.listing import listing
+from asr.report.sets import choose_sets, open_set
 from asr.train.measure import Stopwatch
 from asr.train.run import pick_device
-from asr.train.sets import LoadedSet, load_set
+from asr.train.sets import LoadedSet
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ def evaluate(
     if pronunciations is not None:
         scoring = recogniser.recipe.scoring.model_copy(update={"pronunciations": pronunciations})
         recogniser.recipe = recogniser.recipe.model_copy(update={"scoring": scoring})
-    chosen = _choose(recogniser.recipe, sets, manifests)
+    chosen = choose_sets(recogniser.recipe, sets, manifests)
     if recogniser.recipe.training.threads:
         torch.set_num_threads(recogniser.recipe.training.threads)  # as in training, so that times belong together
     results = {}
@@ -132,30 +131,9 @@ def evaluate_options(exp: str | Path, options: Sequence[str], **how: Any) -> dic
     return results
 
 
-def _choose(recipe: Recipe, sets: Sequence[str] | None, manifests: Sequence[Path]) -> dict[str, Path]:
-    known = {"dev": recipe.data.dev, **recipe.data.test}
-    if sets is None:
-        sets = [] if manifests else list(recipe.data.test) or ["dev"]
-    chosen = dict(known) if "all" in sets else {}
-    for name in sets:
-        if name not in (*known, "all"):
-            raise DataError(f"no set {name!r} in the recipe; there are {', '.join(known)} (and all)")
-        if name != "all":
-            chosen[name] = known[name]
-    for manifest in manifests:
-        if manifest.stem in chosen:
-            raise DataError(f"{manifest}: there is another set {manifest.stem!r}; rename the file")
-        chosen[manifest.stem] = manifest
-    return chosen
-
-
 def _evaluate_set(recogniser: Recogniser, name: str, manifest: Path) -> tuple[dict[str, Any], list[Score]]:
     recipe, tokens = recogniser.recipe, recogniser.tokens
-    with ExitStack() as stack:
-        if recipe.data.features is None or not recipe.data.features.parent.is_dir():  # moved to another machine
-            features = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"features": features})})
-        data = load_set(recipe, name, manifest, tokens, recogniser.cmvn)
+    with open_set(recogniser, name, manifest) as data:
         decoded = _decode_timed(recogniser, data)
     failed = {id: reason for id, reason in data.dropped.items() if id in data.store.failed}
     lost = [u for u in read_manifest(manifest) if u.id in failed]
