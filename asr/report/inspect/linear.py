@@ -48,7 +48,7 @@ def state_rank(layer: Layer, qk: QueriesKeys | None, x: Tensor) -> Tensor | None
         assert qk is not None, "linear attention has queries and keys"
         k = _features(mixer, qk, x)[1]
         if mixer.rotary and mixer.map.op != "identity":
-            k = turn(k, rotary_table(*k.shape[::2], device=k.device))
+            k = turn(k, rotary_table(k.shape[0], k.shape[2], device=k.device))
         return effective_rank(torch.einsum("thc,htw->hcw", k, qk.v.double()))
     if not isinstance(mixer, Mixer) or not mixer.streams or not x.shape[1]:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,10 +21,10 @@ def memory_frames(layer: Layer, x: Tensor) -> Tensor | None:
     One value per head where a rate is fixed or learned (`memory_frames` of the mixer). Gated linear attention sets a
     rate for every frame and channel of a key, from its input x (1, time, dim); S4D has one for each channel's numbers.
     """
-    mixer = layer.module
+    mixer: Any = layer.module
     if hasattr(mixer, "memory_frames"):
         frames = mixer.memory_frames()
-        return None if frames is None else frames[:, None].float()  # type: ignore[operator]
+        return None if frames is None else frames[:, None].float()
     if isinstance(mixer, GatedLinearAttention):
         log_kept = torch.nn.functional.logsigmoid(mixer.gates(x).float()) / mixer.tau
         return _from_log(log_kept).unflatten(-1, (mixer.heads, -1))[0].transpose(0, 1).flatten(1)
