@@ -9,16 +9,18 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from asr import recipe_schema as schema
+from asr.config import Config
 from asr.errors import RecipeError
+from asr.recipe import Recipe
 from asr.yaml_tree import NUMBER, Mapping, Node, Scalar, Sequence, find
 
 _USUAL_NAMES = {"learning_rate": "lr", "d_model": "dim", "batch_size": "batch_frames"}
 """What other toolkits call a key, where spelling alone does not lead to ours."""
 
 
-def recipe_error(error: ValidationError, tree: Mapping) -> RecipeError:
-    """One line for each finding, in the order of the recipe's sections."""
-    return RecipeError("\n".join(dict.fromkeys(_line(detail, tree) for detail in error.errors())))
+def recipe_error(error: ValidationError, tree: Mapping, root: type[Config] = Recipe) -> RecipeError:
+    """One line for each finding, in the order of the recipe's sections; `root` is the class the tree is read as."""
+    return RecipeError("\n".join(dict.fromkeys(_line(detail, tree, root) for detail in error.errors())))
 
 
 def at(tree: Mapping, keys: tuple[str | int, ...], message: str) -> str:
@@ -32,16 +34,16 @@ def nearest(word: str, words: list[str], cutoff: float = 0.6) -> str | None:
     return next(iter(difflib.get_close_matches(word, words, n=1, cutoff=cutoff)), None)
 
 
-def _line(detail: ErrorDetails, tree: Mapping) -> str:
-    place = schema.resolve(detail["loc"])
+def _line(detail: ErrorDetails, tree: Mapping, root: type[Config]) -> str:
+    place = schema.resolve(detail["loc"], root)
     keys = place.keys
     match detail["type"]:
         case "extra_forbidden":
-            section = schema.resolve(detail["loc"][:-1])
+            section = schema.resolve(detail["loc"][:-1], root)
             prefix = ".".join(map(str, section.keys)) + ": " if section.keys else ""
-            return f"{find(tree, keys).where}: {prefix}{_unknown_key(str(keys[-1]), section, tree)}"
+            return f"{find(tree, keys).where}: {prefix}{_unknown_key(str(keys[-1]), section, tree, root)}"
         case "missing" if isinstance(keys[-1], int):  # an item of a list of fixed length
-            return _wrong_value(schema.resolve(detail["loc"][:-1]), tree)
+            return _wrong_value(schema.resolve(detail["loc"][:-1], root), tree)
         case "missing":
             return at(tree, keys, "is required and missing")
         case "union_tag_invalid" | "union_tag_not_found":
@@ -110,7 +112,7 @@ def _number_hint(node: Scalar) -> str | None:
     return None
 
 
-def _unknown_key(key: str, section: schema.Place, tree: Mapping) -> str:
+def _unknown_key(key: str, section: schema.Place, tree: Mapping, root: type[Config]) -> str:
     """The message for a key its section does not have: a near name here, else where in the recipe it belongs."""
     message = f"unknown key {key!r}"
     here = list(section.annotation.model_fields)
@@ -122,21 +124,21 @@ def _unknown_key(key: str, section: schema.Place, tree: Mapping) -> str:
     if kinds := [schema.kinds(other)[0] for other in section.among if names & set(other.model_fields)]:
         own = _got(find(tree, (*section.keys, "kind"))).strip("'")  # a class may stand for several kinds
         return f"{message} for kind: {own}; it belongs to kind: {' or '.join(kinds)}"
-    if places := _places(names):
+    if places := _places(names, root):
         labels = [f"{place} (kind: {kinds[0]})" if len(kinds) == 1 else place for place, kinds in places.items()]
         renamed = "" if usual is None else f" as {_USUAL_NAMES[usual]!r}"
         return f"{message}; it belongs under {' or '.join(labels)}{renamed}"
 
-    everywhere = {name: [*place, (name, None)] for place, name in reversed(list(schema.every_key()))}
+    everywhere = {name: [*place, (name, None)] for place, name in reversed(list(schema.every_key(root)))}
     if far := nearest(key, list(everywhere), 0.75):
         return f"{message}; did you mean {'.'.join(name for name, _ in everywhere[far])}?"
     return f"{message}; the keys here are {', '.join(here)}"
 
 
-def _places(names: set[str]) -> dict[str, list[str]]:
+def _places(names: set[str], root: type[Config]) -> dict[str, list[str]]:
     """Sections that have a key of one of these names → the kinds they have it for (empty: they have no kinds)."""
     places: dict[str, list[str]] = {}
-    for path, name in schema.every_key():
+    for path, name in schema.every_key(root):
         if name in names and path:
             kinds = places.setdefault(".".join(key for key, _ in path), [])
             if path[-1][1] and path[-1][1] not in kinds:

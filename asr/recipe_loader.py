@@ -13,17 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
+from asr.config import Config
 from asr.errors import RecipeError
 from asr.recipe import Recipe
 from asr.recipe_errors import at, recipe_error
 from asr.recipe_schema import complete, spell_out
 from asr.yaml_tree import NUMBER, Mapping, Node, Scalar, parse_yaml, plain, read_yaml, tree_of
 from asr.yaml_tree import Sequence as List
+
+C = TypeVar("C", bound=Config)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = False) -> Recipe:
@@ -36,11 +39,20 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bo
         RecipeError: one line for each thing that is wrong, with file and line (or the override) and the key path.
     """
     path = Path(path)
-    tree = _overridden(_read_extended(path, ()), overrides)
-    recipe = _located(_validate(tree), path)
+    tree = _tree(Recipe, path, overrides)
+    recipe = _located(_validate(Recipe, tree), path)
     if check_files and (missing := [at(tree, keys, problem) for keys, problem in _missing_files(recipe)]):
         raise RecipeError("\n".join(missing))
     return recipe
+
+
+def load_config(root: type[C], path: str | Path, overrides: Sequence[str] = ()) -> C:
+    """A file of the recipe's form that holds something else: `extends`, overrides and errors are the same.
+
+    Raises:
+        RecipeError: as `load_recipe`.
+    """
+    return _validate(root, _tree(root, Path(path), overrides))
 
 
 def change_recipe(recipe: Recipe, overrides: Sequence[str], source: str = "recipe") -> Recipe:
@@ -51,7 +63,7 @@ def change_recipe(recipe: Recipe, overrides: Sequence[str], source: str = "recip
     """
     tree = tree_of(recipe_to_dict(recipe), source)
     assert isinstance(tree, Mapping)
-    return _validate(_overridden(tree, overrides))
+    return _validate(Recipe, _overridden(Recipe, tree, overrides))
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -73,12 +85,16 @@ def recipe_from_dict(values: dict[str, Any], source: str = "recipe") -> Recipe:
     tree = tree_of(values, source)
     if not isinstance(tree, Mapping):
         raise RecipeError(f"{source}: must be a mapping")
-    return _validate(complete(tree))
+    return _validate(Recipe, complete(tree))
 
 
-def _read_extended(path: Path, above: tuple[Path, ...]) -> Mapping:
+def _tree(root: type[Config], path: Path, overrides: Sequence[str]) -> Mapping:
+    return _overridden(root, _read_extended(root, path, ()), overrides)
+
+
+def _read_extended(root: type[Config], path: Path, above: tuple[Path, ...]) -> Mapping:
     """The file's tree on top of the file it extends. `above` are the files that led here."""
-    tree = _spelled_out(read_yaml(path))
+    tree = _spelled_out(root, read_yaml(path))
     node = tree.items.pop("extends", None)
     if node is None:
         return tree
@@ -91,15 +107,15 @@ def _read_extended(path: Path, above: tuple[Path, ...]) -> Mapping:
         raise RecipeError(f"{node.where}: extends: the files extend each other in a circle: {names}")
     if not base.is_file():
         raise RecipeError(f"{node.where}: extends: no such file: {base}")
-    return _merge(complete(_read_extended(base, chain)), tree)
+    return _merge(complete(_read_extended(root, base, chain), root), tree)
 
 
-def _overridden(tree: Mapping, overrides: Sequence[str]) -> Mapping:
+def _overridden(root: type[Config], tree: Mapping, overrides: Sequence[str]) -> Mapping:
     """The whole tree, completed, with overrides on top."""
     layer = Mapping("command line", {})
     for override in overrides:
-        layer = _merge(layer, _override(override))
-    return complete(_merge(complete(tree), layer) if layer.items else tree)
+        layer = _merge(layer, _override(root, override))
+    return complete(_merge(complete(tree, root), layer) if layer.items else tree, root)
 
 
 def _merge(base: Mapping, child: Mapping) -> Mapping:
@@ -125,7 +141,7 @@ def _other_kind(base: Mapping, child: Mapping) -> bool:
     return isinstance(old, Scalar) and isinstance(new, Scalar) and old.value != new.value
 
 
-def _override(text: str) -> Mapping:
+def _override(root: type[Config], text: str) -> Mapping:
     """`a.b=value` as the tree {a: {b: value}}."""
     where = f"override {text!r}"
     key, equals, value = text.partition("=")
@@ -137,20 +153,20 @@ def _override(text: str) -> Mapping:
     layer = Mapping(where, {keys[-1]: parse_yaml(value, where, Path.cwd(), where)})
     for part in reversed(keys[:-1]):
         layer = Mapping(where, {part: layer})
-    return _spelled_out(layer)
+    return _spelled_out(root, layer)
 
 
-def _spelled_out(tree: Mapping) -> Mapping:
-    spelled = spell_out(tree)
+def _spelled_out(root: type[Config], tree: Mapping) -> Mapping:
+    spelled = spell_out(tree, root)
     assert isinstance(spelled, Mapping)
     return spelled
 
 
-def _validate(tree: Mapping) -> Recipe:
+def _validate(root: type[C], tree: Mapping) -> C:
     try:
-        return Recipe.model_validate(plain(tree))
+        return root.model_validate(plain(tree))
     except ValidationError as error:
-        raise recipe_error(error, tree) from error
+        raise recipe_error(error, tree, root) from error
 
 
 def _located(recipe: Recipe, path: Path) -> Recipe:

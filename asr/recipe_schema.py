@@ -114,12 +114,12 @@ class Place:
     among: tuple[type[Config], ...] = ()  # where `kind` chose: all classes it chose among
 
 
-def resolve(loc: tuple[str | int, ...]) -> Place:
-    """The place that a pydantic error location means.
+def resolve(loc: tuple[str | int, ...], root: type[Config] = Recipe) -> Place:
+    """The place that a pydantic error location below `root` means.
 
     Pydantic puts the chosen kind or tag of a union into its locations; it is no key and is taken out.
     """
-    place = Place((), Recipe)
+    place = Place((), root)
     for part in loc:
         classes = sections(place.annotation)
         if len(classes) > 1:

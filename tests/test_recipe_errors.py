@@ -138,7 +138,7 @@ def test_I3_tab_empty_and_list(load, text, message):
             "trnsformer",
             "one of transformer, bilstm, lstm, got 'trnsformer'; did you mean 'transformer'?",
         ),
-        ("training.schedule.kind", "null", "one of constant, plateau, cosine, got null"),
+        ("training.schedule.kind", "null", "one of constant, plateau, step, cosine, noam, one_cycle, got null"),
         ("features.cmvn", "globl", "one of none, utterance, speaker, global, got 'globl'; did you mean 'global'?"),
         ("training.tensorboard", "yes", "true or false, got 'yes'; write true"),
         ("training.tensorboard", "0", "true or false, got 0; write false"),

@@ -25,26 +25,33 @@ CAP = 6  # and of an interval bar with its caps
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a plot by epoch."""
+    """One line of a plot by epoch, or by what `plot_curves` is told."""
 
     model: str
-    epochs: list[int]
+    steps: list[int]
     values: list[float]
 
 
-def plot_curves(curves: Sequence[Curve], ylabel: str, path: Path) -> None:
-    """One line per model over epochs; the vertical axis is logarithmic where the values span more than a factor 5."""
+def plot_curves(curves: Sequence[Curve], ylabel: str, path: Path, xlabel: str = "epoch") -> None:
+    """One line per curve; the vertical axis is logarithmic where the values span more than a factor 5.
+
+    Several curves of one model, its seeds, are thin lines of one colour under one name.
+    """
     figure, (axes,) = _figure(1)
+    models = list(dict.fromkeys(curve.model for curve in curves))
+    width = 1.6 if len(models) == len(curves) else 0.8
     for index, curve in enumerate(curves):
-        style = _style(index)
-        every = max(1, len(curve.epochs) // 15)
+        style = _style(models.index(curve.model))
+        every = max(1, len(curve.steps) // 15)
+        first = all(curve.model != other.model for other in curves[:index])
         axes.plot(
-            curve.epochs, curve.values, label=curve.model, markevery=every, markersize=4.5, linewidth=1.6, **style
-        )
-    axes.set_xlabel("epoch")
+            curve.steps, curve.values, label=curve.model if first else None, markevery=every,
+            markersize=4.5 if width > 1 else 2.5, linewidth=width, **style,
+        )  # fmt: skip
+    axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if max((max(curve.epochs, default=1) for curve in curves), default=1) == 1:
+    if max((max(curve.steps, default=1) for curve in curves), default=1) == 1:
         axes.set_xlim(0, 2)  # by itself the axis would show thousandths of an epoch
     _scale(axes, "y", [v for curve in curves for v in curve.values])
     if curves:

@@ -32,6 +32,15 @@ class PlateauConfig(Config):
     min_lr: float = Field(1e-7, ge=0)
 
 
+class StepConfig(Config):
+    """The rate is cut once, after so many optimiser steps."""
+
+    kind: Literal["step"] = "step"
+    warmup: int = Field(0, ge=0)
+    after: int = Field(ge=1)  # optimiser steps at the full rate, warm-up included
+    factor: float = Field(0.1, gt=0, lt=1)
+
+
 class CosineConfig(Config):
     kind: Literal["cosine"] = "cosine"
     warmup: int = Field(500, ge=0)
@@ -56,7 +65,8 @@ class OneCycleConfig(Config):
 
 
 ScheduleConfig = Annotated[
-    ConstantConfig | PlateauConfig | CosineConfig | NoamConfig | OneCycleConfig, Field(discriminator="kind")
+    ConstantConfig | PlateauConfig | StepConfig | CosineConfig | NoamConfig | OneCycleConfig,
+    Field(discriminator="kind"),
 ]
 
 

@@ -67,6 +67,8 @@ class Schedule:
             return max(c.min_lr, self.peak * rise * self.factor)
         if c.kind == "noam" and self.step >= c.warmup:
             return self.peak * math.sqrt(c.warmup / (self.step + 1))
+        if c.kind == "step" and self.step >= c.after:
+            rise *= c.factor
         return self.peak * rise
 
     def apply(self, optimiser: torch.optim.Optimizer, spent: float = 0.0) -> float:

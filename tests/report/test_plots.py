@@ -41,6 +41,15 @@ def test_curves_have_labels_units_and_a_log_axis_where_values_span_much(monkeypa
     assert axes.get_yscale() == "linear"
 
 
+def test_seeds_of_a_model_share_a_colour_and_a_name(monkeypatch):
+    curves = [Curve(model, [1, 2], [2.0, 1.0]) for model in ("linear", "linear", "lsh")]
+    (axes,) = drawn(monkeypatch, lambda path: plot_curves(curves, "loss", path, "update")).axes
+    assert axes.get_xlabel() == "update"
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["linear", "lsh"]
+    one, two, three = axes.get_lines()
+    assert one.get_color() == two.get_color() != three.get_color()
+
+
 def test_one_epoch_has_whole_numbers_on_its_axis(monkeypatch):
     figure = drawn(monkeypatch, lambda path: plot_curves([Curve("a", [1], [99.0])], "PER (%)", path))
     ticks = figure.axes[0].get_xticks()

@@ -17,6 +17,7 @@ from asr.train.config import (
     OneCycleConfig,
     OptimiserConfig,
     PlateauConfig,
+    StepConfig,
     TrainingConfig,
 )
 from asr.train.optimise import Schedule, build_optimiser
@@ -32,6 +33,12 @@ def rates(schedule, steps):
 def test_constant_with_warm_up():
     assert rates(Schedule(ConstantConfig(warmup=4), 2.0, 100), 6) == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
     assert rates(Schedule(ConstantConfig(), 2.0, 100), 2) == [2.0, 2.0]
+
+
+def test_step_cuts_once():
+    got = rates(Schedule(StepConfig(after=3, factor=0.25), 2.0, 100), 6)
+    assert got == [2.0, 2.0, 2.0, 0.5, 0.5, 0.5]
+    assert rates(Schedule(StepConfig(warmup=2, after=3), 2.0, 100), 4) == pytest.approx([1.0, 2.0, 2.0, 0.2])
 
 
 def test_cosine_falls_from_the_peak_to_its_end_and_stays():
