@@ -15,14 +15,20 @@ from asr.recipe import Recipe
 from asr.recipe_loader import load_recipe
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-SHIPPED = sorted([*RECIPES.glob("*/*.yaml"), *RECIPES.glob("*/mixers/*.yaml")])
+OTHER = {"copy"}  # no speech: tests/tools/test_copy_task.py
+SHIPPED = sorted(
+    path
+    for pattern in ("*/*.yaml", "*/mixers/*.yaml")
+    for path in RECIPES.glob(pattern)
+    if path.relative_to(RECIPES).parts[0] not in OTHER
+)
 TOKENS = 42
 
 each = pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.relative_to(RECIPES).with_suffix("").as_posix())
 
 
 def test_all_recipes_are_found():
-    corpora = {path.parent.name for path in RECIPES.glob("*/run.sh")}
+    corpora = {path.parent.name for path in RECIPES.glob("*/run.sh")} - OTHER
     assert {"an4", "demo", "digits", "librispeech"} <= corpora <= {path.parent.name for path in SHIPPED}
 
 
