@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from asr.attention.gated import GatedLinearAttention
@@ -29,8 +30,8 @@ from asr.attention.softmax import SoftmaxAttention
 from asr.kernels.lsh import SELF_SCORE, unit_length
 from asr.report.inspect.layers import Layer
 
-PROBES = 8  # random directions: an entry of the Jacobian's norm is then about a tenth off where J has some rank
-COPIES = 8192  # frames that run through a layer at once
+PROBES = 4  # random directions: an entry of the Jacobian's norm is then about a tenth off where J has some rank
+COPIES = 8192  # frames that run through a layer at once, in copies of the utterance
 
 QKV = tuple[Tensor, Tensor, Tensor]
 
@@ -138,16 +139,21 @@ def value_map(layer: Layer, x: Tensor) -> Tensor | None:
 
 
 def jacobian_map(layer: Layer, x: Tensor, rows: Tensor, seed: int = 0) -> Tensor:
-    """(1, rows, time) estimates of ‖∂y_i/∂x_j‖ for the frames i of `rows`."""
+    """(1, rows, time) estimates of ‖∂y_i/∂x_j‖ for the frames i of `rows`.
+
+    A causal layer runs only as far as the last of the rows that are computed together.
+    """
     generator = torch.Generator().manual_seed(seed)
     x, parts = x.detach().clone(), []  # a tensor of inference mode has no gradient
     for some in _split(rows.repeat_interleave(PROBES).tolist(), max(PROBES, COPIES // x.shape[1] // PROBES * PROBES)):
-        copies = x.expand(len(some), -1, -1).clone().requires_grad_()
+        end = max(some) + 1 if layer.causal else x.shape[1]
+        copies = x[:, :end].expand(len(some), -1, -1).clone().requires_grad_()
         with torch.backends.cudnn.flags(enabled=False):  # whose LSTM has no gradient in evaluation
             y = layer(copies)[torch.arange(len(some)), some]
         direction = torch.randn(y.shape, generator=generator).to(y)
         (gradient,) = torch.autograd.grad((y * direction).sum(), copies)
-        parts.append(gradient.square().sum(-1).unflatten(0, (-1, PROBES)).mean(1).sqrt())
+        sizes = gradient.square().sum(-1).unflatten(0, (-1, PROBES)).mean(1).sqrt()
+        parts.append(F.pad(sizes, (0, x.shape[1] - end)))
     return torch.cat(parts)[None]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from asr.report.inspect.implied import jacobian_map, queries_keys, softmax_weights, value_map
 from asr.report.inspect.layers import Layer
 
-MAX_ROWS = 128  # queries for which a Jacobian is computed, evenly spaced
+MAX_ROWS = 64  # queries for which a Jacobian is computed, evenly spaced: each costs some passes through the layer
 
 
 class ImpliedMap(NamedTuple):

@@ -62,8 +62,17 @@ def draw_map(heard: Heard, one: ImpliedMap, title: str, path: Path, heads: Seque
         _spectrogram(above, heard, panel)
         _map(below, heard, one, chosen[place])
         if len(one.shares) > 1:
-            below.text(0.985, 0.975, f"head {chosen[place] + 1}", transform=below.transAxes, ha="right", va="top",
-                       color="white", fontsize=8)  # fmt: skip
+            below.text(
+                0.985,
+                0.975,
+                f"head {chosen[place] + 1}",
+                transform=below.transAxes,
+                ha="right",
+                va="top",
+                color="white",
+                fontsize=8,
+                bbox={"facecolor": "black", "alpha": 0.5, "pad": 1.5, "linewidth": 0},
+            )
         if place % columns == 0:
             above.set_ylabel("mel bin", fontsize=8)
             below.set_ylabel("query (s)", fontsize=8)

@@ -135,7 +135,7 @@ def test_of_a_long_utterance_some_rows_are_taken():
     assert one.shares.shape == (1, MAX_ROWS, MAX_ROWS + 72)
     assert one.rows[[0, -1]].tolist() == [0, MAX_ROWS + 71]
     backward = implied_map(Layer(1, layer.module, "backward"), frames(MAX_ROWS + 72))
-    assert not torch.where(torch.arange(200) < backward.rows[:, None], backward.shares, 0).any()
+    assert not torch.where(torch.arange(MAX_ROWS + 72) < backward.rows[:, None], backward.shares, 0).any()
 
 
 def test_numbers_of_a_map_made_by_hand():
