@@ -46,6 +46,7 @@ def checks() -> Iterator[tuple[str, Check]]:
     yield "audio formats", _formats
     yield "audio", _audio
     yield "kernels", _kernels
+    yield "kernels for the GPU", _gpu_kernels
     for name in operations():
         yield f"kernel {name}", lambda name=name: _operation(name)  # type: ignore[misc]
     for kind in mixers():
@@ -139,7 +140,23 @@ def _kernels() -> str:
         if wanted != "auto":
             raise RuntimeError(reason)
         return f"PyTorch: {reason}"
-    return f"compiled with {' '.join(build.flags()[:3])}: {build.build()}"
+    library = build.build()
+    return f"C++, {' '.join(build.flags())}; {build.made_by(library)}: {library}"
+
+
+def _gpu_kernels() -> str:
+    import torch
+
+    from asr.kernels import backend, build
+
+    if not torch.cuda.is_available() or backend.choice() in ("reference", "cpp"):
+        return "not used"
+    if reason := build.load_cuda():
+        if backend.choice() == "cuda":
+            raise RuntimeError(reason)
+        return f"PyTorch: {reason}"
+    library = build.build(cuda=True)
+    return f"CUDA, {' '.join(build.cuda_flags())}; {build.made_by(library)}: {library}"
 
 
 def operations() -> list[str]:
@@ -157,7 +174,7 @@ def _operation(name: str) -> str:
     found = measure(name)
     if found.error > found.tolerance:
         raise RuntimeError(f"{found.error:.1e} away from the float64 reference, more than {found.tolerance:.0e}")
-    speed = "" if found.backend == "PyTorch" else f", {found.speed:.1f} times as fast as PyTorch forward and backward"
+    speed = "" if found.backend == "PyTorch" else f", {found.speed:.1f} times as fast as PyTorch"
     return f"{found.backend}, {found.error:.1e} from the float64 reference{speed}"
 
 

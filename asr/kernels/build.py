@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -187,7 +187,7 @@ def build(limit: float = TIME_LIMIT, retry: bool = True, cuda: bool = False) -> 
     if target.exists():
         return target
     end = time.monotonic() + limit
-    with _locked(target.with_suffix(".lock"), end):
+    with _locked(target.with_suffix(".lock"), end) as lock:
         if target.exists():  # another process was faster
             return target
         failure, what = failure_path(cuda), "the CUDA kernels" if cuda else "the kernels"
@@ -204,8 +204,17 @@ def build(limit: float = TIME_LIMIT, retry: bool = True, cuda: bool = False) -> 
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         failure.unlink(missing_ok=True)
-        log.info("built %s in %.0f s: %s", what, time.monotonic() - start, target)
+        seconds = time.monotonic() - start
+        lock.truncate(0)
+        lock.write(f"{nvcc() if cuda else ' '.join(compiler())}, {seconds:.0f} s")
+        log.info("built %s in %.0f s: %s", what, seconds, target)
     return target
+
+
+def made_by(library: Path) -> str:
+    """Compiler and seconds of a library that `build` returned, which its lock file keeps; or that it came so."""
+    lock = library.with_suffix(".lock")
+    return f"built here by {lock.read_text(encoding='utf-8')}" if lock.exists() else "came with the package"
 
 
 def _compile(target: Path, folder: Path, end: float, cuda: bool) -> None:
@@ -280,14 +289,14 @@ def _run(command: list[str], limit: float) -> tuple[int | None, str]:
 
 
 @contextmanager
-def _locked(path: Path, end: float) -> Iterator[None]:
+def _locked(path: Path, end: float) -> Iterator[TextIO]:
     """Holds the lock; the system releases it when the process ends, however that happens."""
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         while not try_lock(file.fileno()):  # Windows has none: builds side by side each replace the whole file
             if time.monotonic() > end:
                 raise BuildError(f"another process has been building the kernels for too long; it holds {path}")
             time.sleep(0.1)
-        yield  # closing the file releases the lock
+        yield file  # closing the file releases the lock
 
 
 @lru_cache

@@ -94,28 +94,35 @@ def causal_linear_step(
     Raises:
         ValueError: as `causal_linear_attention`.
     """
-    q1, k1, v1 = q[:, None], k[:, None], v[:, None]
-    position = None if table is None else table[None]
-    check(q1, k1, v1, torch.empty(len(q), dtype=torch.long), position, feature_map)
-    _check_state(q1, v1, decay, kv, ksum)
+    if q.dim() != 3 or k.shape != q.shape or v.dim() != 3 or v.shape[:2] != q.shape[:2]:
+        raise ValueError(
+            f"q, k and v must be (batch, heads, dim), got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+        )
+    if table is not None and table.shape != q.shape[2:]:
+        raise ValueError(f"table must be ({q.shape[2]},), got {tuple(table.shape)}")
+    if feature_map not in FEATURE_MAPS:
+        raise ValueError(f"feature_map must be one of {', '.join(FEATURE_MAPS)}, got {feature_map!r}")
+    _check_state(q, v, decay, kv, ksum)
     with torch.no_grad():
         if compiled(q, v):
             q, k, v = common(q, k, v)
             return torch.ops.asr.causal_linear_step(q, k, v, table, decay, kv, ksum, feature_map, normalise, eps)
         ones = torch.ones(len(q), dtype=torch.long, device=q.device)
-        result = reference(q1, k1, v1, ones, position, decay, kv, ksum, feature_map, normalise, eps, 1)
+        position = None if table is None else table[None]
+        q, k, v = (t[:, None] for t in (q, k, v))
+        result = reference(q, k, v, ones, position, decay, kv, ksum, feature_map, normalise, eps, 1)
         kv.copy_(result.kv)
         ksum.copy_(result.ksum)
         return result.out[:, 0]
 
 
 def _check_state(q: Tensor, v: Tensor, decay: Tensor | None, kv: Tensor | None, ksum: Tensor | None) -> None:
-    batch, _, heads, dim = q.shape
+    batch, heads, dim = q.shape[0], *q.shape[-2:]
     if (kv is None) != (ksum is None):
         raise ValueError("give both kv and ksum, or neither")
     wanted = (
         ("decay", decay, (heads,)),
-        ("kv", kv, (batch, heads, dim, v.shape[3])),
+        ("kv", kv, (batch, heads, dim, v.shape[-1])),
         ("ksum", ksum, (batch, heads, dim)),
     )
     for name, tensor, shape in wanted:

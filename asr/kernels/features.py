@@ -63,6 +63,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None
 def common(*tensors: Tensor) -> list[Tensor]:
     """The tensors in the widest of their dtypes: the ops take one."""
     dtype = tensors[0].dtype
+    if all(tensor.dtype == dtype for tensor in tensors):  # a conversion that does nothing takes longer to find that out
+        return list(tensors)
     for tensor in tensors[1:]:
         dtype = torch.promote_types(dtype, tensor.dtype)
     return [tensor.to(dtype) for tensor in tensors]

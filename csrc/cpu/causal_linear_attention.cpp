@@ -77,13 +77,16 @@ std::tuple<Tensor, Tensor, Tensor> forward(
 Tensor step(
     Tensor q, Tensor k, Tensor v, Optional table, Optional decay, Tensor kv, Tensor ksum, std::string map, bool normalise,
     double eps) {
-  const auto row = [](const Tensor& t) { return torch::stable::unsqueeze(t, 1); };
-  const Rows rq(row(q)), rk(row(k)), rv(row(v));
+  const Rows rq = Rows::one_frame(q), rk = Rows::one_frame(k), rv = Rows::one_frame(v);
+  STD_TORCH_CHECK(
+      rk.batch == rq.batch && rk.heads == rq.heads && rk.dim == rq.dim && rv.batch == rq.batch && rv.heads == rq.heads &&
+          rk.type == rq.type && rv.type == rq.type,
+      "q, k and v differ in shape or dtype");
   check_state(kv, {rq.batch, rq.heads, rq.dim, rv.dim}), check_state(ksum, {rq.batch, rq.heads, rq.dim});
   if (decay) check_state(*decay, {rq.heads});
   if (table) check_state(*table, {rq.dim});
   Tensor out = torch::stable::new_empty(v, {rq.batch, rq.heads, rv.dim});
-  const Rows ry(row(out));
+  const Rows ry = Rows::one_frame(out);
   const FeatureMap phi = feature_map(map);
   const int64_t d = padded(rq.dim), m = padded(rv.dim);
   const Buffer a(2 * d), b(2 * d), values(m), result(m);

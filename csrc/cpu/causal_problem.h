@@ -36,8 +36,8 @@ struct Piece {
 };
 
 // A walk over the segments of a head in order, forwards or backwards: f(piece, before, part, write) works on a segment, given
-// the state before it, and adds its own part up in `part`; the state after it is a^frames · before + part. Where segments
-// are worked on at once, f runs twice: first for the parts alone (write = false, and no state before).
+// the state before it, and adds its own part up in `part`; the state after it is a^frames · before + part. Where threads
+// share a head, f also runs for the parts alone (write = false, and no state before).
 struct Walk {
   const float *first_kv, *first_sum;  // of all heads, or null
   float* last;                        // the state at the end, of all heads
@@ -58,7 +58,7 @@ struct Problem : LinearInputs {
         decay(decay ? decay->const_data_ptr<float>() : nullptr),
         normalise(normalise),
         state(d * m + d),
-        split(segments > 1 && heads < torch::stable::get_num_threads()) {
+        split(segments > 1 && heads > 0 && heads < torch::stable::get_num_threads()) {
     if (decay) check_state(*decay, {this->q.heads});
   }
 
@@ -72,20 +72,15 @@ struct Problem : LinearInputs {
   // Makes the walks over every head. A head's walks follow each other at once, while its rows are still in the cache.
   void run(std::initializer_list<Walk> walks) const {
     if (split) {
-      for (const Walk& walk : walks) all_segments_at_once(walk);
+      for (const Walk& walk : walks) in_blocks(walk);
       return;
     }
     torch::stable::parallel_for(0, heads, 1, [&](int64_t begin, int64_t end) {
-      const Buffer running(state), part(state);
+      const Buffer running(state);
       for (int64_t head = begin; head < end; ++head)
         for (const Walk& walk : walks) {
           begin_state(walk, head, running);
-          for (int64_t i = 0; i < segments; ++i) {
-            clear(part, state);
-            const Piece at = piece(head, nth(walk, i));
-            walk.f(at, running, part, true);
-            next(at, running, part);
-          }
+          go(walk, head, 0, segments, running);
           std::copy_n(static_cast<float*>(running), state, walk.last + head * state);
         }
     });
@@ -99,35 +94,53 @@ struct Problem : LinearInputs {
     load_matrix(to + d * m, walk.first_sum + head * q.dim, 1, q.dim, d);
   }
 
+  Piece nth(const Walk& walk, int64_t head, int64_t i) const {
+    return piece(head, walk.forwards ? i : segments - 1 - i);
+  }
+
   void next(const Piece& at, float* running, const float* part) const {
     scale(running, state, powers(at.h).at(at.stop - at.start));
     add(running, part, state);
   }
 
-  int64_t nth(const Walk& walk, int64_t i) const { return walk.forwards ? i : segments - 1 - i; }
-
-  void all_segments_at_once(const Walk& walk) const {
-    const Buffer parts(heads * segments * state), starts(heads * segments * state);
-    const auto each = [&](bool write) {
-      torch::stable::parallel_for(0, heads * segments, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t unit = begin; unit < end; ++unit) {
-          clear(parts + unit * state, state);
-          walk.f(piece(unit / segments, unit % segments), starts + unit * state, parts + unit * state, write);
-        }
-      });
-    };
-    each(false);
-    const Buffer running(state);
-    for (int64_t head = 0; head < heads; ++head) {
-      begin_state(walk, head, running);
-      for (int64_t i = 0; i < segments; ++i) {
-        const int64_t unit = head * segments + nth(walk, i);
-        std::copy_n(static_cast<float*>(running), state, starts + unit * state);
-        next(piece(head, nth(walk, i)), running, parts + unit * state);
-      }
-      std::copy_n(static_cast<float*>(running), state, walk.last + head * state);
+  // Segments first … last of a walk, from the state in `running`.
+  void go(const Walk& walk, int64_t head, int64_t first, int64_t last, float* running) const {
+    const Buffer part(state);
+    for (int64_t i = first; i < last; ++i) {
+      clear(part, state);
+      const Piece at = nth(walk, head, i);
+      walk.f(at, running, part, true);
+      next(at, running, part);
     }
-    each(true);
+  }
+
+  // A block of segments for every thread that a head has to itself. The states at their starts come first.
+  void in_blocks(const Walk& walk) const {
+    const int64_t threads = (torch::stable::get_num_threads() + heads - 1) / heads;
+    const int64_t size = (segments + threads - 1) / threads, blocks = (segments + size - 1) / size;
+    const int64_t before = (blocks - 1) * size;  // segments before the last block
+    const Buffer parts(heads * before * state), starts(heads * blocks * state);
+    torch::stable::parallel_for(0, heads * before, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t unit = begin; unit < end; ++unit) {
+        clear(parts + unit * state, state);
+        walk.f(nth(walk, unit / before, unit % before), nullptr, parts + unit * state, false);
+      }
+    });
+    for (int64_t head = 0; head < heads; ++head) {
+      float* start = starts + head * blocks * state;
+      begin_state(walk, head, start);
+      for (int64_t i = 0; i < before; ++i) {
+        if (i % size == 0) std::copy_n(start, state, start + state), start += state;
+        next(nth(walk, head, i), start, parts + (head * before + i) * state);
+      }
+    }
+    torch::stable::parallel_for(0, heads * blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t unit = begin; unit < end; ++unit) {
+        const int64_t head = unit / blocks, first = unit % blocks * size, last = std::min(first + size, segments);
+        go(walk, head, first, last, starts + unit * state);
+        if (last == segments) std::copy_n(starts + unit * state, state, walk.last + head * state);
+      }
+    });
   }
 };
 

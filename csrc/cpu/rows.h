@@ -44,10 +44,23 @@ struct Rows {
         dim(t.size(3)),
         stride{t.stride(0), t.stride(1), t.stride(2), t.stride(3)} {}
 
+  // Of a tensor (batch, heads, dim).
+  static Rows one_frame(const Tensor& t) {
+    STD_TORCH_CHECK(t.dim() == 3, "q, k, v: (batch, heads, dim)");
+    Rows rows;
+    rows.data = static_cast<char*>(t.data_ptr()), rows.type = t.scalar_type();
+    rows.batch = t.size(0), rows.time = 1, rows.heads = t.size(1), rows.dim = t.size(2);
+    rows.stride[0] = t.stride(0), rows.stride[1] = 0, rows.stride[2] = t.stride(1), rows.stride[3] = t.stride(2);
+    return rows;
+  }
+
   template <typename T>
   T* at(int64_t b, int64_t t, int64_t h) const {
     return reinterpret_cast<T*>(data) + b * stride[0] + t * stride[1] + h * stride[2];
   }
+
+ private:
+  Rows() = default;
 };
 
 // What every op demands of its inputs; the Python face checks the same with friendlier words.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -92,6 +93,7 @@ def test_built_once_and_found_again(compile_with):
     assert build.build() == path
     assert len(calls.read_text().splitlines()) == units() + 1
     assert {p.name for p in path.parent.iterdir()} == {path.name, f"{path.stem}.lock"}
+    assert re.fullmatch(r"built here by .+ \d+ s", build.made_by(path))
 
 
 def test_another_torch_another_library(compile_with, monkeypatch):

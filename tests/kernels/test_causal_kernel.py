@@ -86,7 +86,7 @@ def test_feature_maps(feature_map, device):
     case.compare(feature_map=feature_map, normalise=False, tolerance=2e-4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     shape=st.tuples(st.integers(0, 2), st.integers(0, 80), st.integers(1, 3), st.integers(1, 40), st.integers(1, 40)),
     decay=st.booleans(),

@@ -71,7 +71,7 @@ def test_values_and_gradients(shape, feature_map, rotary, device):
     compare(q, k, v, lengths, table, feature_map, tolerance=2e-4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     shape=st.tuples(st.integers(0, 3), st.integers(0, 80), st.integers(1, 3), st.integers(1, 40), st.integers(1, 40)),
     seed=st.integers(0, 2**31),
