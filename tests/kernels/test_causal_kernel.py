@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -269,3 +272,28 @@ def test_reference_gradients_and_chunks():
     for chunk in (1, 2, 7, 100):
         for a, b in zip(run(*leaves, chunk=chunk), run(*leaves), strict=True):
             torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+
+
+MEMORY = """
+import resource, torch
+from asr.kernels import causal_linear_attention
+
+def run(time):
+    q, k, v, gradient = (torch.ones(1, time, 2, 64) for _ in range(4))
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    out = causal_linear_attention(*leaves, torch.tensor([time])).out
+    out.backward(gradient)
+    return sum(t.nbytes for t in (q, k, v, gradient, out, q.grad, k.grad, v.grad))
+
+run(1024)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+held = run(65536)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / held)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts in KB on Linux only")
+def test_forward_and_backward_need_no_more_memory_than_what_goes_in_and_comes_out(kernels):
+    """States are computed anew, not stored: those of every frame would take 64 times the inputs."""
+    out = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout
+    assert float(out) < 1.05
