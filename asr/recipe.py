@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from asr.audio.config import FeaturesConfig
 from asr.config import Config, RecipePath
@@ -40,3 +40,25 @@ class Recipe(Config):
     training: TrainingConfig = TrainingConfig()
     scoring: ScoringConfig = ScoringConfig()
     published: PublishedConfig | None = None
+
+    @property
+    def inter_layers(self) -> tuple[int, ...]:
+        """The inner layers, from 1, after which `training.inter_ctc` takes the loss too."""
+        inter, depth = self.training.inter_ctc, self.model.encoder.depth
+        return () if inter is None else tuple(inter.layers or (depth // 2,))
+
+    @model_validator(mode="after")
+    def _check(self) -> Recipe:
+        depth, layers = self.model.encoder.depth, self.inter_layers
+        if layers and not (all(1 <= n < depth for n in layers) and list(layers) == sorted(set(layers))):
+            raise ValueError(
+                f"training.inter_ctc.layers: {list(layers)} are not inner layers in rising order; of the model's "
+                f"{depth} the last is the output's"
+            )
+        masks = self.training.spec_augment
+        alike = not (masks.freq_masks or masks.time_masks or self.model.encoder.dropout)
+        if self.training.consistency and alike:
+            raise ValueError(
+                "training.consistency: without training.spec_augment and dropout both views of an utterance are one"
+            )
+        return self

@@ -23,6 +23,7 @@ from asr.errors import RecipeError
 from asr.recipe import Recipe
 from asr.recipe_errors import at, recipe_error
 from asr.recipe_schema import complete, spell_out
+from asr.train.checkpoint import decodable
 from asr.yaml_tree import NUMBER, Mapping, Node, Scalar, parse_yaml, plain, read_yaml, tree_of
 from asr.yaml_tree import Sequence as List
 
@@ -184,6 +185,9 @@ def _missing_files(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
     files |= {("data", "test", name): path for name, path in recipe.data.test.items()}
     if lexicon := getattr(recipe.tokens, "lexicon", None):
         files["tokens", "lexicon"] = lexicon
+    init = recipe.training.init
+    if init is not None and not decodable(init).is_file():
+        yield ("training", "init"), f"neither an experiment folder with a best.pt nor a checkpoint: {init}"
     for keys, path in files.items():
         if not path.is_file():
             yield keys, f"{'not a file' if path.exists() else 'no such file'}: {path}"

@@ -9,7 +9,7 @@ import typer
 
 
 def decode(
-    exp: Annotated[Path, typer.Argument(help="Experiment folder, or its best.pt.")],
+    exp: Annotated[Path, typer.Argument(help="Experiment folder, or a checkpoint in it.")],
     audio: Annotated[list[str], typer.Argument(help="Files, folders (searched in depth), or - for standard input.")],
     format: Annotated[
         str, typer.Option("--format", "-f", help="txt, json (lines), tsv or ctm (both a row per token).")

@@ -77,12 +77,14 @@ class FeatureStore:
         config: FeaturesConfig,
         workers: int = 0,
         dither: bool = False,
+        speed: float = 1.0,
     ) -> FeatureStore:
         """The features of `utterances`, computed unless `folder` holds them already.
 
         `workers`: processes; 0 is one per core. The result does not depend on it. `dither`: this is a training set,
-        add the noise `config.dither` asks for. An utterance whose audio cannot be used is left out and its reason
-        kept in `failed`; an utterance may choose a channel by `channel` (from 0) in its manifest line.
+        add the noise `config.dither` asks for. `speed`: of the sound, 1.1 is shorter and higher by a tenth (Ko et al.,
+        "Audio Augmentation for Speech Recognition", 2015). An utterance whose audio cannot be used is left out and its
+        reason kept in `failed`; an utterance may choose a channel by `channel` (from 0) in its manifest line.
 
         Raises DataError if ids repeat, if nothing could be computed, or if the disk does not take it.
         """
@@ -92,7 +94,7 @@ class FeatureStore:
         if not utterances:
             raise DataError(f"{folder}: cannot store features: there are no utterances")
         noise = config.dither if dither else 0.0
-        jobs = [_job(utterance, noise) for utterance in utterances]
+        jobs = [_job(utterance, noise, speed) for utterance in utterances]
         target = Path(folder) / fingerprint(jobs, config, noise)
         if target.exists():
             try:
@@ -145,12 +147,14 @@ def fingerprint(jobs: Sequence[Job], config: FeaturesConfig, dither: float) -> s
                 stats[job.audio] = (status.st_size, status.st_mtime_ns)
             except (OSError, ValueError):
                 stats[job.audio] = None
-        line = (job.id, job.audio, stats[job.audio], job.start, job.duration, repr(job.channel))
+        line: tuple[Any, ...] = (job.id, job.audio, stats[job.audio], job.start, job.duration, repr(job.channel))
+        if job.speed != 1.0:
+            line = (*line, job.speed)
         digest.update(json.dumps(line).encode())
     return digest.hexdigest()[:16]
 
 
-def _job(utterance: Utterance, dither: float) -> Job:
+def _job(utterance: Utterance, dither: float, speed: float) -> Job:
     return Job(
         id=utterance.id,
         audio=str(utterance.audio.absolute()),
@@ -158,6 +162,7 @@ def _job(utterance: Utterance, dither: float) -> Job:
         duration=utterance.duration,
         channel=utterance.extra.get("channel"),
         dither_seed=zlib.crc32(utterance.id.encode()) if dither > 0 else None,
+        speed=speed,
     )
 
 

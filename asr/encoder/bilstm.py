@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,13 +38,17 @@ class BilstmEncoder(nn.Module):
         self.ahead, self.back = stack(inputs), stack([] if self.causal else inputs)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        if self.causal:  # padding comes after every real frame, so no real frame ever sees it
-            return self.step(x, self.initial_state(x.shape[0]))[0]
-        for ahead, back in zip(self.ahead, self.back, strict=True):
-            y = reverse(run(back, reverse(x, lengths)), lengths)
-            x = self.dropout(torch.cat([run(ahead, x), y], -1))
-        return x
+    def forward(self, x: Tensor, lengths: Tensor, after: Sequence[int] = ()) -> Tensor:
+        """`after`: numbers of layers, from 1 and rising; then (len(after), batch, time, width), the output of each."""
+        outputs = []
+        for number, ahead in enumerate(self.ahead, 1):
+            y = run(ahead, x)  # of the causal stack too: padding comes after every real frame, which never sees it
+            if not self.causal:
+                y = torch.cat([y, reverse(run(self.back[number - 1], reverse(x, lengths)), lengths)], -1)
+            x = self.dropout(y)
+            if number in after:
+                outputs.append(x)
+        return torch.stack(outputs) if after else x
 
     def initial_state(self, batch: int) -> tuple[LstmState, ...]:
         """What the causal stack remembers before the first frame, layer by layer.

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from asr.attention.mixer import Mixer
 from asr.encoder.config import TransformerConfig
 from asr.encoder.convolution import GatedConvolution
+from asr.encoder.depth import StochasticDepth
 from asr.encoder.dropout import Dropout
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
@@ -36,13 +37,16 @@ class Block(nn.Module):
 
     Args:
         looks_back: the convolution sees only the past.
+        left_out: probability that a residual branch is left out for an utterance; see `StochasticDepth`.
 
     Attributes:
         causal: no frame sees a later one.
         streams: `step` continues from a state.
     """
 
-    def __init__(self, config: TransformerConfig, mixer: Mixer, looks_back: bool = False) -> None:
+    def __init__(
+        self, config: TransformerConfig, mixer: Mixer, looks_back: bool = False, left_out: float = 0.0
+    ) -> None:
         super().__init__()
         dim = config.dim
         self.pre = config.norm == "pre"
@@ -53,7 +57,7 @@ class Block(nn.Module):
         parts = (self.first, self.mixer, self.convolution, self.feedforward)
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for part in parts if part is not None)
         self.last = nn.LayerNorm(dim) if config.block == "conformer" else nn.Identity()
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Sequential(Dropout(config.dropout), StochasticDepth(left_out))
         sees_ahead = self.convolution is not None and not looks_back
         self.causal, self.streams = mixer.causal and not sees_ahead, mixer.streams and not sees_ahead
 

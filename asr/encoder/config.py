@@ -81,7 +81,15 @@ class TransformerConfig(Config):
     # mixer is causal or streams, else as much of either side.
     convolution: int = Field(0, ge=0)
     dropout: float = Field(0.1, ge=0, lt=1)
+    layer_drop: float = Field(0.0, ge=0, lt=1)  # probability that a training step leaves a block out
+    # That a residual branch of the last block is left out for an utterance; it grows linearly from the first block.
+    stochastic_depth: float = Field(0.0, ge=0, lt=1)
     attention: AttentionConfig | None = SoftmaxConfig()
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return len(self.mixers)
 
     @property
     def mixers(self) -> list[AttentionConfig]:
@@ -137,6 +145,11 @@ class BilstmConfig(Config):
     layers: int = Field(3, ge=1)
     hidden: int = Field(320, ge=1)
     dropout: float = Field(0.1, ge=0, lt=1)
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return self.layers
 
 
 EncoderConfig = Annotated[TransformerConfig | BilstmConfig, Field(discriminator="kind")]

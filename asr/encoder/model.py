@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -39,16 +41,19 @@ class CtcModel(nn.Module):
             self.encoder = TransformerEncoder(encoder)
         self.output = nn.Linear(self.encoder.width, tokens)
 
-    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, features: Tensor, lengths: Tensor, after: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
         """(batch, frames, feature_dim), (batch,) → (batch, out, tokens) natural log, float32, and (batch,) lengths.
+
+        With `after`, numbers of encoder layers from 1 and rising: (len(after), batch, out, tokens), what the output
+        layer gives after each of them.
 
         What stands in `features` past a row's length, NaN included, has no influence on real frames.
         """
         if features.shape[1]:
             x, lengths = self.frontend(zero_padding(features, lengths), lengths)
-            x = self.encoder(x, lengths)
+            x = self.encoder(x, lengths, after)
         else:  # which convolutions and recurrences refuse
-            x = features.new_zeros(features.shape[0], 0, self.encoder.width)
+            x = features.new_zeros(*([len(after)] if after else []), features.shape[0], 0, self.encoder.width)
         x = self.output(x)
         return x.to(torch.promote_types(x.dtype, torch.float32)).log_softmax(-1), lengths
 

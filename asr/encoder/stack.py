@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from asr.encoder.block import Block, BlockState
 from asr.encoder.config import TransformerConfig
+from asr.encoder.depth import StochasticDepth, passed_by
 from asr.encoder.dropout import Dropout
 from asr.encoder.positions import sinusoidal
 
@@ -42,7 +45,9 @@ class TransformerEncoder(nn.Module):
         self.dropout = Dropout(config.dropout)
         mixers = [mixer.build(config.dim, config.heads, config.positions == "rotary") for mixer in config.mixers]
         looks_back = all(mixer.causal or mixer.streams for mixer in mixers)
-        self.blocks = nn.ModuleList(Block(config, mixer, looks_back) for mixer in mixers)
+        shares = StochasticDepth.linear(config.stochastic_depth, len(mixers))
+        self.blocks = nn.ModuleList(Block(config, m, looks_back, p) for m, p in zip(mixers, shares, strict=True))
+        self.layer_drop = config.layer_drop
         # A Conformer's block ends with a norm itself, and so does one with `norm: post`.
         ends_raw = config.norm == "pre" and config.block != "conformer"
         self.norm = nn.LayerNorm(config.dim) if ends_raw else nn.Identity()
@@ -50,11 +55,17 @@ class TransformerEncoder(nn.Module):
         self.streams = all(block.streams for block in self.blocks)
         self.step_frames = math.lcm(*(mixer.step_frames for mixer in mixers))
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        x = self._positioned(x, 0)
-        for block in self.blocks:
-            x = block(x, lengths)
-        return self.norm(x)
+    def forward(self, x: Tensor, lengths: Tensor, after: Sequence[int] = ()) -> Tensor:
+        """`after`: numbers of blocks, from 1 and rising; then (len(after), batch, time, dim), what each would put out
+        if it were the last.
+        """
+        x, outputs = self._positioned(x, 0), []
+        for number, block in enumerate(self.blocks, 1):
+            if not (self.training and passed_by(self.layer_drop)):
+                x = block(x, lengths)
+            if number in after:
+                outputs.append(self.norm(x))
+        return torch.stack(outputs) if after else self.norm(x)
 
     def initial_state(self, batch: int) -> EncoderState:
         """Before the first frame.

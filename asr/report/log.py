@@ -84,7 +84,7 @@ def read_log(exp: Path) -> TrainingLog:
         elif kind == "epoch":
             epochs[event["epoch"]] = event  # an epoch done again after a resume replaces its first try
         elif kind == "average":
-            averaged = event["dev_per"]
+            averaged = event["dev_per"] if math.isfinite(event["dev_per"]) else None
         elif kind == "end":
             finished = True
     return TrainingLog(start, [epochs[n] for n in sorted(epochs)], finished, averaged)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from asr.config import Config
+from asr.config import Config, RecipePath
 
 
 class OptimiserConfig(Config):
@@ -91,6 +91,22 @@ class EpochAverageConfig(Config):
 AverageConfig = Annotated[NoAverageConfig | EmaConfig | EpochAverageConfig, Field(discriminator="kind")]
 
 
+class InterCtcConfig(Config):
+    """CTC after inner layers too, through the same output layer; see asr.train.objective."""
+
+    layers: list[Annotated[int, Field(ge=1)]] | None = Field(None, min_length=1)  # from 1; null: the middle one
+    weight: float = Field(0.3, gt=0, lt=1)  # of the mean over these layers; the output's own CTC has the rest
+
+
+class ConsistencyConfig(Config):
+    """CR-CTC: two augmented views of every utterance should be recognised alike; see asr.train.objective."""
+
+    weight: float = Field(0.2, gt=0)
+
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
 class SpecAugmentConfig(Config):
     """SpecAugment (Park et al. 2019) without time warping. Masks are set to the utterance's mean."""
 
@@ -112,7 +128,13 @@ class TrainingConfig(Config):
     average: AverageConfig = NoAverageConfig()  # of weights, for validation and decoding
     clip: float = Field(1.0, gt=0)  # largest gradient norm
     freeze: list[str] = Field(default_factory=list)  # parameters that stay as they are: names, with * and ?
+    inter_ctc: InterCtcConfig | None = None
+    consistency: ConsistencyConfig | None = None
     spec_augment: SpecAugmentConfig = SpecAugmentConfig()
+    # Speeds of the sound; every epoch each utterance gets one of them. Their features are all computed beforehand.
+    speeds: list[Annotated[float, Field(ge=0.5, le=2)]] = Field([1.0], min_length=1)
+    init: RecipePath | None = None  # experiment folder or checkpoint whose weights are the first ones, where they fit
+    precision: Precision = "float32"  # of matrix products in training; see asr.train.precision
     device: str = "auto"  # auto: the GPU if there is one
     threads: int = Field(0, ge=0)  # CPU threads; 0: torch's choice
     validate_every: int = Field(1, ge=1)  # epochs between validations (the last epoch is always validated)
@@ -120,8 +142,15 @@ class TrainingConfig(Config):
     max_nonfinite: int = Field(10, ge=1)  # steps in a row without a finite loss and gradient that end the training
     tensorboard: bool = True
 
+    @property
+    def views(self) -> int:
+        """Of every utterance in a batch."""
+        return 2 if self.consistency else 1
+
     @model_validator(mode="after")
     def _check(self) -> TrainingConfig:
         if isinstance(self.schedule, CosineConfig) and self.schedule.by == "time" and self.max_minutes is None:
             raise ValueError("schedule: by: time falls over the time of max_minutes, which is not set")
+        if len(set(self.speeds)) < len(self.speeds):
+            raise ValueError("speeds: one is given twice")
         return self

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from asr.ctc.loss import ctc_losses, reference_tokens
+from asr.ctc.loss import reference_tokens
 from asr.errors import AsrError
 from asr.recipe import Recipe
 from asr.train.average import averaged_content, epoch_file, keep, prune
@@ -18,6 +18,7 @@ from asr.train.draws import seed_draws
 from asr.train.interrupt import StopRequest
 from asr.train.measure import peak_memory_mb
 from asr.train.memory import memory_for
+from asr.train.objective import Losses, losses
 from asr.train.prepare import prepare
 from asr.train.progress import Progress
 from asr.train.run import Run
@@ -77,45 +78,52 @@ def _step(group: list[list[int]], state: State) -> None:
     """One optimiser step over the batches of a group, whose losses share one divisor."""
     config, counters, watch = state.recipe.training, state.counters, state.watch
     divisor = reference_tokens([state.train.targets[row] for rows in group for row in rows])
-    draws = f"{state.recipe.seed}/{counters.epoch}"
     seed_draws(state.recipe.seed, counters.epoch, counters.group)
     ids: list[str] = []
     not_finite: list[str] = []
-    loss_sum = 0.0
+    loss_sum, terms = 0.0, dict[str, float]()
+    draws = state.draws(counters.epoch)
     for rows in group:
         with watch("data"):
-            batch = state.train.batch(rows, config.spec_augment, draws)
-        with memory_for(batch.ids, batch.lengths.tolist(), state.recipe.features.hop_ms):
-            losses = _accumulate(batch.to(state.device), divisor, state)
-        loss_sum += sum(losses)
-        counters.frames += int(batch.lengths.sum())
-        ids += batch.ids
-        not_finite += [id for id, loss in zip(batch.ids, losses, strict=True) if not math.isfinite(loss)]
+            batch = state.train.batch(rows, config.spec_augment, draws, config.views, state.device)
+        lengths = batch.lengths.tolist()
+        with memory_for(batch.ids, lengths, state.recipe.features.hop_ms):
+            found = _accumulate(batch, divisor, state)
+        for name, values in found.parts.items():
+            terms[name] = terms.get(name, 0.0) + float(values.sum())
+        loss_sum += float(found.total.sum())
+        counters.frames += sum(lengths) // config.views
+        here = [state.train.ids[row] for row in rows]
+        ids += here
+        not_finite += [id for id, loss in zip(here, found.total.tolist(), strict=True) if not math.isfinite(loss)]
     with watch("optimiser"):
+        state.mixed.unscale(state.optimiser)
         norm = float(torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.clip))
         state.schedule.apply(state.optimiser, state.spent)
-        if math.isfinite(norm) and math.isfinite(loss_sum):
+        finite = math.isfinite(norm) and math.isfinite(loss_sum)
+        overflowed = math.isfinite(loss_sum) and state.mixed.overflowed(norm)
+        if finite:
             state.optimiser.step()
             if state.ema:
                 state.ema.update()
             counters.bad_steps = 0
-            counters.loss_sum += loss_sum
-            counters.tokens += divisor
-            counters.grad_norm += norm
+            counters.add(loss_sum, terms, divisor, norm)
+        state.mixed.update()
         state.optimiser.zero_grad(set_to_none=True)
     counters.group += 1
-    if not (math.isfinite(norm) and math.isfinite(loss_sum)):
+    if overflowed:
+        counters.overflows += 1
+    elif not finite:
         _skip(state, ids, not_finite)
 
 
-def _accumulate(batch: Batch, divisor: int, state: State) -> list[float]:
-    """Add a batch's share to the gradients; the loss of each of its utterances, in nats."""
-    with state.watch("forward"):
-        log_probs, lengths = state.model(batch.features, batch.lengths)
-        losses = ctc_losses(log_probs, lengths, batch.targets, state.tokens.blank)
+def _accumulate(batch: Batch, divisor: int, state: State) -> Losses:
+    """Add a batch's share to the gradients; the losses of each of its utterances, in nats."""
+    with state.watch("forward"), state.mixed.forward():
+        found = losses(state.model, batch, state.recipe, state.tokens.blank)
     with state.watch("backward"):
-        (losses.sum() / divisor).backward()
-    return losses.tolist()
+        state.mixed.backward(found.total.sum() / divisor)
+    return Losses(found.total.detach(), {name: values.detach() for name, values in found.parts.items()})
 
 
 def _skip(state: State, ids: list[str], not_finite: list[str]) -> None:
@@ -208,6 +216,10 @@ def _record(state: State, result: Validation | None) -> dict[str, Any]:
         "grad_norm": counters.grad_norm / max(1, counters.group), "skipped_steps": counters.skipped,
         "peak_memory_mb": peak_memory_mb(state.device), "elapsed": counters.elapsed,
     }  # fmt: skip
+    if len(counters.parts) > 1:
+        record["loss_parts"] = {name: total / max(1, counters.tokens) for name, total in counters.parts.items()}
+    if state.mixed.scaler.is_enabled():
+        record |= {"overflows": counters.overflows, "loss_scale": state.mixed.scaler.get_scale()}
     if result is not None:
         record |= {
             "dev_loss": result.loss, "dev_per": result.per,
@@ -227,6 +239,8 @@ def describe(record: dict[str, Any]) -> str:
             f", dev loss {record['dev_loss']:.3f}, dev PER {record['dev_per']:.2f} % (S {s} D {d} I {i} of "
             f"{record['dev_tokens']}), blanks {record['blank_share']:.0%}, length {record['length_ratio']:.2f}"
         )
+    if "loss_parts" in record:
+        text += "; " + ", ".join(f"{name} {value:.3f}" for name, value in record["loss_parts"].items())
     text += f"; {record['train_seconds']:.1f} s, {record['frames_per_second']:.0f} frames/s, lr {record['lr']:.2e}"
     return text + (" *" if record["best"] else "")
 

@@ -18,10 +18,12 @@ from asr.train.ema import Ema
 from asr.train.freeze import freeze
 from asr.train.measure import Stopwatch, keep_freed_memory, reset_peak_memory
 from asr.train.optimise import Schedule, build_optimiser
+from asr.train.precision import Mixed
 from asr.train.run import Run, pick_device, versions
 from asr.train.sets import LoadedSet, keep_trainable, load_set
 from asr.train.state import Counters, State, fingerprint
 from asr.train.trial import Trial
+from asr.train.warm_start import warm_start
 
 log = logging.getLogger("asr")
 
@@ -44,6 +46,7 @@ def prepare(recipe: Recipe, run: Run, trial: Trial | None = None) -> State:
         else build_tokens(recipe.tokens, read_manifest(recipe.data.train))
     )
     model = CtcModel(recipe.model, recipe.features.dim, len(tokens)).to(device)
+    loaded = None if saved or config.init is None else warm_start(model, tokens, config.init)
     frozen = freeze(model, config.freeze)
     train_set, dev_set = _sets(recipe, tokens, model, saved)
     if trial:
@@ -59,12 +62,16 @@ def prepare(recipe: Recipe, run: Run, trial: Trial | None = None) -> State:
     state = State(
         recipe, device, tokens, train_set, dev_set, model, build_optimiser(config.optimiser, model),
         Schedule(config.schedule, config.optimiser.lr, 0), Counters(), Stopwatch(device),
+        Mixed(config.precision, device),
         Ema(model, config.average.decay) if config.average.kind == "ema" else None, trial.steps if trial else None,
     )  # fmt: skip
     state.schedule.total_steps = config.epochs * len(state.groups(0))
     if saved:
         state.restore(saved)
     model.train()
+    if loaded:
+        log.info("first weights from %s: %s", config.init, loaded.text())
+        run.event("init", source=str(config.init), **vars(loaded))
     if frozen:
         log.info("frozen: %s parameters", f"{frozen:,}")
     _announce(state, run, resumed=bool(saved))
@@ -77,8 +84,8 @@ def prepare(recipe: Recipe, run: Run, trial: Trial | None = None) -> State:
 def _sets(
     recipe: Recipe, tokens: TokenTable, model: CtcModel, saved: dict[str, Any] | None
 ) -> tuple[LoadedSet, LoadedSet]:
-    cmvn = Cmvn.from_state(saved["cmvn"]) if saved else None
-    train_set = load_set(recipe, "train", recipe.data.train, tokens, cmvn, dither=True)
+    cmvn, config = Cmvn.from_state(saved["cmvn"]) if saved else None, recipe.training
+    train_set = load_set(recipe, "train", recipe.data.train, tokens, cmvn, dither=True, speeds=config.speeds)
     train_set = keep_trainable(train_set, recipe, model.output_length)
     dev_set = load_set(recipe, "dev", recipe.data.dev, tokens, train_set.cmvn)
     if not any(dev_set.targets):

@@ -156,8 +156,9 @@ class Run:
             for key, value in values.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and key != "epoch":
                     self._board.add_scalar(key, value, values["epoch"])
-            for key, value in values["seconds"].items():
-                self._board.add_scalar(f"seconds/{key}", value, values["epoch"])
+            for group in ("seconds", "loss_parts"):
+                for key, value in values.get(group, {}).items():
+                    self._board.add_scalar(f"{group}/{key}", value, values["epoch"])
             self._board.flush()
 
     def list_dropped(self, name: str, dropped: dict[str, str]) -> None:

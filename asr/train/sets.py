@@ -21,18 +21,28 @@ from asr.recipe import Recipe
 from asr.train.config import SpecAugmentConfig
 from asr.train.spec_augment import spec_augment
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Batch:
-    """features (batch, frames, dim), lengths (batch,) in feature frames, and the target ids of every row."""
+    """features (batch, frames, dim), lengths (batch,) in feature frames, and the target ids of every row.
+
+    With two `views` the rows are those of all utterances of the first and then all of the second.
+    """
 
     ids: list[str]
     features: Tensor
     lengths: Tensor
     targets: list[list[int]]
+    views: int = 1
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.ids, self.features.to(device), self.lengths.to(device), self.targets)
+        features, lengths = self.features, self.lengths
+        if device.type == "cuda":  # from pinned memory the copy does not hold up the host
+            features, lengths = features.pin_memory(), lengths.pin_memory()
+        features, lengths = (t.to(device, non_blocking=True) for t in (features, lengths))
+        return replace(self, features=features, lengths=lengths)
 
 
 @dataclass
@@ -45,6 +55,7 @@ class LoadedSet:
     store: FeatureStore
     cmvn: Cmvn
     dropped: dict[str, str] = field(default_factory=dict)
+    speeds: dict[float, FeatureStore] = field(default_factory=dict)  # what is trained on; empty: `store`
 
     def __post_init__(self) -> None:
         self.frames = [self.store.frames(u.id) for u in self.utterances]
@@ -55,21 +66,48 @@ class LoadedSet:
         count = max(count, next((i + 1 for i, target in enumerate(self.targets) if target), 0))
         return replace(self, utterances=self.utterances[:count], targets=self.targets[:count])
 
-    def batch(self, rows: Sequence[int], augment: SpecAugmentConfig | None = None, seed: str = "") -> Batch:
-        """The utterances of these rows, normalised, padded with 0. The draws of SpecAugment follow from seed and id."""
-        features = []
-        for row in rows:
-            x = self.cmvn.apply(self.store[self.ids[row]], self.utterances[row].speaker)
-            if augment is not None and (augment.freq_masks or augment.time_masks):
-                x = spec_augment(x, augment, random.Random(f"{seed}/{self.ids[row]}"))
-            features.append(x)
-        lengths = torch.tensor([len(x) for x in features])
-        return Batch(
-            [self.ids[r] for r in rows],
-            pad_sequence(features, batch_first=True),
-            lengths,
-            [self.targets[r] for r in rows],
+    def frames_of(self, seed: str) -> list[int]:
+        """Feature frames of every utterance at the speed that it gets with this seed."""
+        return [self._drawn(id, seed).frames(id) for id in self.ids] if self.speeds else self.frames
+
+    def batch(
+        self,
+        rows: Sequence[int],
+        augment: SpecAugmentConfig | None = None,
+        seed: str = "",
+        views: int = 1,
+        device: torch.device = CPU,
+    ) -> Batch:
+        """The utterances of these rows, normalised, padded with 0.
+
+        Args:
+            augment: the set is trained on; then each utterance has a speed, and masks that differ by view.
+            seed: what the draws follow from, with the utterance's id.
+        """
+        ids = [self.ids[row] for row in rows]
+        stores = [self.store if augment is None else self._drawn(id, seed) for id in ids]
+        features = [
+            self.cmvn.apply(s[i], self.utterances[r].speaker) for s, i, r in zip(stores, ids, rows, strict=True)
+        ]
+        batch = Batch(
+            ids * views,
+            pad_sequence(features * views, batch_first=True),
+            torch.tensor([len(x) for x in features] * views),
+            [self.targets[row] for row in rows] * views,
+            views,
         )
+        moved = batch.to(device)
+        if augment is None or not (augment.freq_masks or augment.time_masks):
+            return moved
+        places = [f"{seed}/{id}" + (f"/{view}" if view else "") for view in range(views) for id in ids]
+        draws = [random.Random(place) for place in places]
+        return replace(moved, features=spec_augment(moved.features, batch.lengths, augment, draws))
+
+    def _drawn(self, id: str, seed: str) -> FeatureStore:
+        """Where the utterance lies at the speed that it gets with this seed."""
+        if not self.speeds:
+            return self.store
+        return self.speeds[random.Random(f"{seed}/{id}/speed").choice(list(self.speeds))]
 
     def batches_by_length(self, batch_frames: int) -> list[list[int]]:
         """Rows in batches of at most `batch_frames` padded frames (a longer utterance is alone), longest first."""
@@ -84,44 +122,63 @@ class LoadedSet:
 
 
 def load_set(
-    recipe: Recipe, name: str, manifest: Path, tokens: TokenTable, cmvn: Cmvn | None = None, dither: bool = False
+    recipe: Recipe,
+    name: str,
+    manifest: Path,
+    tokens: TokenTable,
+    cmvn: Cmvn | None = None,
+    dither: bool = False,
+    speeds: Sequence[float] = (1.0,),
 ) -> LoadedSet:
     """Read a manifest, compute (or re-use) its features and encode its transcripts.
 
     cmvn: statistics of the training set; None estimates them here. Per-speaker statistics are always taken from the
     set itself, whose speakers are its own. dither: add the noise `features.dither` asks for; the set is trained on.
+    speeds: at which it is trained on; statistics are those of speed 1.
 
     Raises:
         DataError: nothing usable is left, or words without pronunciation under `oov: error`.
     """
     utterances = read_manifest(manifest)
     assert recipe.data.features is not None, "load_recipe fills data.features"
-    store = FeatureStore.build(recipe.data.features, utterances, recipe.features, recipe.data.workers, dither)
+    more = (utterances, recipe.features, recipe.data.workers, dither)
+    stores = {
+        speed: FeatureStore.build(recipe.data.features, *more, speed) for speed in {1.0: None, **dict.fromkeys(speeds)}
+    }
+    store = stores[1.0]
     encoded = encode_all(tokens, utterances)
-    dropped = {**store.failed, **encoded.dropped}
+    failed = {id: why for one in stores.values() for id, why in one.failed.items()}
+    dropped = {**failed, **encoded.dropped}
     kept = [u for u in utterances if u.id not in dropped]
     if not kept:
         raise DataError(f"{manifest}: no usable utterance; the first reason: {next(iter(dropped.items()))}")
     if cmvn is None or recipe.features.cmvn == "speaker":
         cmvn = Cmvn.estimate(store, kept, recipe.features)
-    return LoadedSet(name, kept, [encoded.targets[u.id] for u in kept], store, cmvn, dropped)
+    targets = [encoded.targets[u.id] for u in kept]
+    perturbed = {speed: stores[speed] for speed in speeds} if list(speeds) != [1.0] else {}
+    return LoadedSet(name, kept, targets, store, cmvn, dropped, perturbed)
 
 
 def keep_trainable(data: LoadedSet, recipe: Recipe, output_length: Callable[[int], int]) -> LoadedSet:
-    """Leave out what cannot or should not be trained on: too short, too long, or too few frames for its tokens."""
+    """Leave out what cannot or should not be trained on: too short, too long, or too few frames for its tokens.
+
+    With several speeds, what is so at any of them.
+    """
     config, dropped = recipe.data, dict(data.dropped)
-    limit = recipe.training.batch_frames
-    for utterance, frames in zip(data.utterances, data.frames, strict=True):
-        seconds = frames * recipe.features.hop_ms / 1000
+    whole, views = recipe.training.batch_frames, recipe.training.views
+    stores = list(data.speeds.values()) or [data.store]
+    fewest = {id: min(store.frames(id) for store in stores) for id in data.ids}
+    for id, frames in zip(data.ids, data.frames, strict=True):
+        seconds, most = frames * recipe.features.hop_ms / 1000, max(store.frames(id) for store in stores)
         if not config.min_seconds <= seconds <= config.max_seconds:
-            dropped[utterance.id] = f"{seconds:.2f} s, outside {config.min_seconds:g}..{config.max_seconds:g} s"
-        elif frames > limit:
-            dropped[utterance.id] = f"{frames} frames, more than training.batch_frames {limit}"
+            dropped[id] = f"{seconds:.2f} s, outside {config.min_seconds:g}..{config.max_seconds:g} s"
+        elif most > whole // views:
+            shared = f", shared by {views} views" if views > 1 else ""
+            dropped[id] = f"{most} frames, more than training.batch_frames {whole}{shared}"
     targets = dict(zip(data.ids, data.targets, strict=True))
-    frames_of = dict(zip(data.ids, data.frames, strict=True))
-    _, infeasible = split_feasible(targets, frames_of, output_length)
+    _, infeasible = split_feasible(targets, fewest, output_length)
     dropped = {**infeasible, **dropped}
     kept = [u for u in data.utterances if u.id not in dropped]
     if not kept:
         raise DataError(f"{data.name}: no trainable utterance; the first reason: {next(iter(dropped.items()))}")
-    return LoadedSet(data.name, kept, [targets[u.id] for u in kept], data.store, data.cmvn, dropped)
+    return replace(data, utterances=kept, targets=[targets[u.id] for u in kept], dropped=dropped)

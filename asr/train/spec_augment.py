@@ -1,29 +1,49 @@
 """SpecAugment: bands of frequency and stretches of time hidden from the encoder during training.
 
 Park et al., "SpecAugment", 2019, without time warping; time masks limited to a share of the utterance (its adaptive
-form, Park et al. 2020).
+form, Park et al. 2020). Where the masks lie is drawn utterance by utterance, and they are laid over the whole batch at
+once, on the device where it is.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
+from asr.attention.masks import frame_mask
 from asr.train.config import SpecAugmentConfig
 
 
-def spec_augment(x: Tensor, config: SpecAugmentConfig, draws: random.Random) -> Tensor:
-    """(frames, dim) → a copy with masks set to the utterance's mean. All randomness comes from `draws`."""
-    frames, dim = x.shape
-    fill = x.mean()
-    x = x.clone()
-    for _ in range(config.freq_masks):
-        width = draws.randint(0, min(config.freq_width, dim))
-        start = draws.randint(0, dim - width)
-        x[:, start : start + width] = fill
-    for _ in range(config.time_masks):
-        width = draws.randint(0, min(config.time_width, int(frames * config.time_share)))
-        start = draws.randint(0, frames - width)
-        x[start : start + width] = fill
-    return x
+def spec_augment(x: Tensor, lengths: Tensor, config: SpecAugmentConfig, draws: Sequence[random.Random]) -> Tensor:
+    """(batch, frames, dim) padded with 0, (batch,) → a copy with masks set to each utterance's mean.
+
+    All randomness of a row comes from its own of `draws`.
+    """
+    time, dim = x.shape[1:]
+    bands, stretches = [], []
+    for frames, draw in zip(lengths.tolist(), draws, strict=True):
+        bands.append([_mask(draw, dim, config.freq_width) for _ in range(config.freq_masks)])
+        widest = min(config.time_width, int(frames * config.time_share))
+        stretches.append([_mask(draw, frames, widest) for _ in range(config.time_masks)])
+    lengths = lengths.to(x.device)
+    hidden = _inside(bands, dim, x.device)[:, None, :] | _inside(stretches, time, x.device)[:, :, None]
+    hidden = hidden & frame_mask(lengths, time)[..., None]
+    mean = x.sum((1, 2)) / (lengths * dim).clamp(min=1)
+    return torch.where(hidden, mean[:, None, None].to(x.dtype), x)
+
+
+def _mask(draw: random.Random, size: int, widest: int) -> tuple[int, int]:
+    """Begin and end of a mask of 0 to `widest` places among `size`."""
+    width = draw.randint(0, min(widest, size))
+    start = draw.randint(0, size - width)
+    return start, start + width
+
+
+def _inside(masks: list[list[tuple[int, int]]], size: int, device: torch.device) -> Tensor:
+    """(batch, size): whether a place lies in any of the row's masks."""
+    edges = torch.tensor(masks, dtype=torch.long, device=device).view(len(masks), -1, 2)
+    places = torch.arange(size, device=device)
+    return ((places >= edges[..., :1]) & (places < edges[..., 1:])).any(1)

@@ -20,6 +20,7 @@ from asr.train.average import Kept
 from asr.train.ema import Ema
 from asr.train.measure import Stopwatch
 from asr.train.optimise import Schedule
+from asr.train.precision import Mixed
 from asr.train.run import versions
 from asr.train.sets import LoadedSet
 
@@ -32,6 +33,7 @@ class Counters:
     group: int = 0  # steps made in the current epoch
     bad_steps: int = 0  # non-finite losses or gradients in a row
     skipped: int = 0  # and in all
+    overflows: int = 0  # steps left out because float16's loss scale was too large
     best_per: float = math.inf
     best_loss: float = math.inf
     best_epoch: int = 0
@@ -42,6 +44,7 @@ class Counters:
     tokens: int = 0
     frames: int = 0
     grad_norm: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)  # the terms of the loss, as loss_sum
     seconds: dict[str, float] = field(default_factory=dict)  # before the latest checkpoint
 
     @property
@@ -49,10 +52,17 @@ class Counters:
         """Nats per reference token over the current epoch's steps; NaN before the first that was finite."""
         return self.loss_sum / self.tokens if self.tokens else math.nan
 
+    def add(self, loss_sum: float, parts: dict[str, float], tokens: int, grad_norm: float) -> None:
+        """What a step that was made has to say."""
+        self.loss_sum += loss_sum
+        self.tokens += tokens
+        self.grad_norm += grad_norm
+        self.parts = {name: self.parts.get(name, 0.0) + value for name, value in parts.items()}
+
     def new_epoch(self) -> None:
         self.group = self.tokens = self.frames = 0
         self.loss_sum = self.grad_norm = 0.0
-        self.seconds = {}
+        self.seconds, self.parts = {}, {}
 
 
 @dataclass
@@ -69,6 +79,7 @@ class State:
     schedule: Schedule
     counters: Counters
     watch: Stopwatch
+    mixed: Mixed
     ema: Ema | None = None
     steps: int | None = None
     saved_at: float = field(default_factory=lambda: time.monotonic())
@@ -76,8 +87,13 @@ class State:
     def groups(self, epoch: int) -> list[list[list[int]]]:
         """The batches of an epoch in groups of `accumulate`, one optimiser step each; the last may be smaller."""
         config = self.recipe.training
-        batches = plan_batches(self.train.frames, config.batch_frames, self.recipe.seed, epoch, self.train.ids)
+        frames = self.train.frames_of(self.draws(epoch))
+        batches = plan_batches(frames, config.batch_frames // config.views, self.recipe.seed, epoch, self.train.ids)
         return [batches[i : i + config.accumulate] for i in range(0, len(batches), config.accumulate)][: self.steps]
+
+    def draws(self, epoch: int) -> str:
+        """What the augmentation of an epoch follows from, beside the utterance; see `asr.train.draws`."""
+        return f"{self.recipe.seed}/{epoch}"
 
     def end(self) -> str | None:
         """Why the training ends before another epoch; None: it goes on."""
@@ -153,6 +169,7 @@ class State:
             "counters": {**vars(self.counters), "seconds": self.seconds},
             "data": fingerprint(self.train, self.dev),
             "ema": self.ema.state_dict() if self.ema else None,
+            "mixed": self.mixed.state_dict(),
         }
         return {**self.content(), "training": training}
 
@@ -162,6 +179,7 @@ class State:
         self.optimiser.load_state_dict(training["optimiser"])
         self.schedule.load_state_dict(training["schedule"])
         self.counters = Counters(**training["counters"])
+        self.mixed.load_state_dict(training.get("mixed", {}))
         if self.ema:
             self.ema.load_state_dict(training["ema"])
 

@@ -6,7 +6,9 @@ import math
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from asr.cli.main import app
 from asr.encoder.config import ModelConfig
 from asr.encoder.model import CtcModel
 from asr.errors import DataError
@@ -125,6 +127,11 @@ def test_another_number_can_be_averaged_later(averaged, tmp_path):
     assert average_experiment(tmp_path, 1, "last") == "average of epochs 4"
     pers = {n: load_checkpoint(epoch_file(tmp_path, n))["dev_per"] for n in (3, 4)}
     assert average_experiment(tmp_path, 1, "best") == f"average of epochs {min(pers, key=pers.get)}"
+    result = CliRunner().invoke(app, ["average", str(tmp_path), "--last", "2"])
+    assert (result.exit_code, result.output) == (0, f"{tmp_path / 'averaged.pt'}: average of epochs 3, 4\n")
+    left, right = (load_checkpoint(folder / "averaged.pt")["model"] for folder in (tmp_path, averaged))
+    assert all(torch.equal(value, right[name]) for name, value in left.items())
+    assert CliRunner().invoke(app, ["average", str(tmp_path)]).exit_code == 2
     with pytest.raises(DataError, match=r"has the weights of 2 epochs, not 3; train with training\.average="):
         average_experiment(tmp_path, 3, "best")
 

@@ -10,7 +10,7 @@ from asr.encoder.model import CtcModel
 from asr.errors import RecipeError
 from asr.report.log import read_log
 from asr.train import loop
-from asr.train.checkpoint import load_checkpoint, save_checkpoint
+from asr.train.checkpoint import load_checkpoint
 from asr.train.freeze import freeze
 from asr.train.validate import Validation
 
@@ -88,12 +88,3 @@ def test_no_patterns_freeze_nothing():
     model = torch.nn.Linear(2, 2)
     assert freeze(model, []) == 0
     assert all(p.requires_grad for p in model.parameters())
-
-
-def test_a_training_from_before_a_key_was_there_can_be_resumed(toy, tmp_path):
-    loop.train(toy.recipe(tmp_path, "training.epochs=1"))
-    saved = load_checkpoint(tmp_path / "last.pt")
-    del saved["recipe"]["training"]["freeze"]
-    save_checkpoint(tmp_path / "last.pt", saved)
-    loop.train(toy.recipe(tmp_path, "training.epochs=2"), resume=True)
-    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 2

@@ -35,10 +35,10 @@ class Watch:
         self.stop_at: tuple[str, int] | None = None  # ("step" or "validation", how many of them)
         batch, step, validate = LoadedSet.batch, loop._step, loop.validate
 
-        def batch_(data, rows, augment=None, seed=""):
+        def batch_(data, rows, augment=None, *more):
             if augment is not None:
                 self.ids.append([data.ids[r] for r in rows])
-            return batch(data, rows, augment, seed)
+            return batch(data, rows, augment, *more)
 
         def step_(group, state):
             step(group, state)
