@@ -73,8 +73,8 @@ def _table(runs: Sequence[Run]) -> str:
 
 
 def _spread(values: Sequence[float], form: Callable[[float], str]) -> str:
-    middle = form(statistics.median(values))
-    return middle if len(values) == 1 else f"{middle} [{form(min(values))}, {form(max(values))}]"
+    middle, low, high = (form(pick(values)) for pick in (statistics.median, min, max))
+    return middle if low == high else f"{middle} [{low}, {high}]"
 
 
 def _update(value: float) -> str:
