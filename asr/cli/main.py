@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from importlib import import_module, metadata
@@ -11,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from asr.cli.log import log_to_stderr
-from asr.errors import AsrError
+from asr.errors import AsrError, UsageError
 
 COMMANDS = (
     "show",
@@ -40,6 +41,8 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name != "train" and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            raise UsageError(f"asr {cmd_name} is one process: call it without torchrun, which is for asr train")
         single = typer.Typer(**PLAIN)
         single.command(cmd_name)(getattr(import_module(f"asr.cli.{cmd_name}"), cmd_name))
         return typer.main.get_command(single)

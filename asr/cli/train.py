@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -27,12 +28,16 @@ def train(
 
     Exit code: 0 done, 1 failed (with --check-resume also: not exact), 2 a mistake in the recipe, 130 interrupted, after
     a checkpoint was saved.
+
+    Several processes or machines: torchrun --nproc-per-node N -m asr train RECIPE, see docs/distributed.md.
     """
     from asr.errors import UsageError
     from asr.recipe_loader import load_recipe
 
     loaded = load_recipe(recipe, overrides or [], check_files=True)
     if check_resume:
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            raise UsageError("--check-resume starts its own processes: call it without torchrun")
         if resume or overwrite:
             raise UsageError("--check-resume leaves the experiment alone: leave out --resume and --overwrite")
         from asr.train.check_resume import check_resume as check
@@ -41,5 +46,8 @@ def train(
         print(verdict.text())
         raise typer.Exit(0 if verdict.exact else 1)
     from asr.train.loop import train as run
+    from asr.train.world import this_rank
 
-    print(run(loaded, resume=resume, overwrite=overwrite))
+    folder = run(loaded, resume=resume, overwrite=overwrite)
+    if this_rank() == 0:
+        print(folder)

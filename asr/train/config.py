@@ -139,6 +139,7 @@ class TrainingConfig(Config):
     threads: int = Field(0, ge=0)  # CPU threads; 0: torch's choice
     validate_every: int = Field(1, ge=1)  # epochs between validations (the last epoch is always validated)
     save_minutes: float | None = Field(10.0, gt=0)  # between checkpoints within an epoch; null: at its end alone
+    timeout_minutes: float = Field(10.0, gt=0)  # with several processes: one silent for so long ends the training
     max_nonfinite: int = Field(10, ge=1)  # steps in a row without a finite loss and gradient that end the training
     tensorboard: bool = True
 

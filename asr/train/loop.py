@@ -13,7 +13,6 @@ from asr.ctc.loss import reference_tokens
 from asr.errors import AsrError
 from asr.recipe import Recipe
 from asr.train.average import averaged_content, epoch_file, keep, prune
-from asr.train.checkpoint import save_checkpoint
 from asr.train.draws import seed_draws
 from asr.train.interrupt import StopRequest
 from asr.train.measure import peak_memory_mb
@@ -21,11 +20,12 @@ from asr.train.memory import memory_for
 from asr.train.objective import Losses, losses
 from asr.train.prepare import prepare
 from asr.train.progress import Progress
-from asr.train.run import Run
+from asr.train.run import Onlooker, Run
 from asr.train.sets import Batch
 from asr.train.state import State
 from asr.train.trial import Trial
-from asr.train.validate import Validation, validate
+from asr.train.validate import Validation, merged, validate
+from asr.train.world import World
 
 log = logging.getLogger("asr")
 
@@ -41,19 +41,26 @@ class Interrupted(AsrError):
 def train(recipe: Recipe, *, resume: bool = False, overwrite: bool = False, trial: Trial | None = None) -> Path:
     """Train a recipe and return its experiment folder.
 
+    Under torchrun all processes call it and make each step together; rank 0 writes the folder. After a restart by
+    torchrun it goes on from the latest checkpoint.
+
     Raises:
         AsrError: bad data, a folder in use, a full disk, `training.max_nonfinite` non-finite steps in a row.
-        Interrupted: SIGINT or SIGTERM; a checkpoint was saved.
+        Interrupted: SIGINT or SIGTERM, to any of the processes; a checkpoint was saved.
+        LostProcess: another process of this training ended or did not answer in time.
     """
-    with Run(recipe, resume, overwrite) as run:
-        state = prepare(recipe, run, trial)
+    with (
+        World(recipe.training) as world,
+        (Run if world.first else Onlooker)(recipe, resume or world.restarted, overwrite) as run,
+    ):
+        state = prepare(recipe, run, world, trial)
         config, counters = recipe.training, state.counters
-        with StopRequest() as stop, Progress(config.epochs) as progress:
+        with StopRequest() as stop, Progress(config.epochs, shown=world.first) as progress:
             while (reason := state.end()) is None:
                 plan = state.groups(counters.epoch)
                 progress.epoch(counters.epoch + 1, len(plan), done=counters.group)
                 for group in plan[counters.group :]:
-                    if stop.requested:
+                    if world.any(stop.requested):
                         _interrupt(run, state)
                     _step(group, state)
                     progress.step(counters.loss, state.frames_per_second)
@@ -78,12 +85,14 @@ def _step(group: list[list[int]], state: State) -> None:
     """One optimiser step over the batches of a group, whose losses share one divisor."""
     config, counters, watch = state.recipe.training, state.counters, state.watch
     divisor = reference_tokens([state.train.targets[row] for rows in group for row in rows])
-    seed_draws(state.recipe.seed, counters.epoch, counters.group)
+    world = state.world
+    world.place = f"epoch {counters.epoch + 1}, step {counters.group + 1}"
+    seed_draws(state.recipe.seed, counters.epoch, counters.group, world.rank)
     ids: list[str] = []
     not_finite: list[str] = []
-    loss_sum, terms = 0.0, dict[str, float]()
+    loss_sum, frames, terms = 0.0, 0, dict[str, float]()
     draws = state.draws(counters.epoch)
-    for rows in group:
+    for rows in world.part(group):
         with watch("data"):
             batch = state.train.batch(rows, config.spec_augment, draws, config.views, state.device)
         lengths = batch.lengths.tolist()
@@ -92,14 +101,19 @@ def _step(group: list[list[int]], state: State) -> None:
         for name, values in found.parts.items():
             terms[name] = terms.get(name, 0.0) + float(values.sum())
         loss_sum += float(found.total.sum())
-        counters.frames += sum(lengths) // config.views
+        frames += sum(lengths) // config.views
         here = [state.train.ids[row] for row in rows]
         ids += here
         not_finite += [id for id, loss in zip(here, found.total.tolist(), strict=True) if not math.isfinite(loss)]
+    spent = state.spent
+    if world.size > 1:
+        with watch("exchange"):
+            loss_sum, frames, spent, terms = _exchange(state, loss_sum, frames, spent, terms)
+    counters.frames += frames
     with watch("optimiser"):
         state.mixed.unscale(state.optimiser)
         norm = float(torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.clip))
-        state.schedule.apply(state.optimiser, state.spent)
+        state.schedule.apply(state.optimiser, spent)
         finite = math.isfinite(norm) and math.isfinite(loss_sum)
         overflowed = math.isfinite(loss_sum) and state.mixed.overflowed(norm)
         if finite:
@@ -115,6 +129,16 @@ def _step(group: list[list[int]], state: State) -> None:
         counters.overflows += 1
     elif not finite:
         _skip(state, ids, not_finite)
+
+
+def _exchange(
+    state: State, loss_sum: float, frames: int, spent: float, terms: dict[str, float]
+) -> tuple[float, int, float, dict[str, float]]:
+    """Gradients, losses and frames of all processes together, and the clock of rank 0, which all rates follow."""
+    losses, frame_counts, clocks, parts = zip(*state.world.gather((loss_sum, frames, spent, terms)), strict=True)
+    state.world.sum_gradients(state.model.parameters())
+    names = {name: None for part in parts for name in part}
+    return sum(losses), sum(frame_counts), clocks[0], {n: sum(part.get(n, 0.0) for part in parts) for n in names}
 
 
 def _accumulate(batch: Batch, divisor: int, state: State) -> Losses:
@@ -133,6 +157,8 @@ def _skip(state: State, ids: list[str], not_finite: list[str]) -> None:
         AsrError: it is the last of `training.max_nonfinite` in a row.
     """
     counters, most = state.counters, state.recipe.training.max_nonfinite
+    everywhere = state.world.gather((ids, not_finite))
+    ids, not_finite = ([id for one in everywhere for id in one[i]] for i in (0, 1))
     counters.bad_steps += 1
     counters.skipped += 1
     cause = f"the loss of {' '.join(not_finite)}" if not_finite else f"the gradient of {' '.join(ids)}"
@@ -149,14 +175,16 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
     """Validate, log, save `last.pt`, and `best.pt` where the dev PER is better than ever."""
     config, counters = state.recipe.training, state.counters
     epoch = counters.epoch + 1
-    last = epoch == config.epochs or state.out_of_time(state.elapsed)
+    world = state.world
+    world.place = f"end of epoch {epoch}"
+    last = epoch == config.epochs or world.from_first(lambda: state.out_of_time(state.elapsed))
     result: Validation | None = None
     if epoch % config.validate_every == 0 or last:
         result = _validate(state, stop)
-        if stop.requested:  # the epoch ends again, with a whole validation, when the run is resumed
+        if world.any(stop.requested):  # the epoch ends again, with a whole validation, when the run is resumed
             state.watch.seconds.pop("validation")
             _interrupt(run, state)
-    counters.elapsed = state.elapsed
+    counters.elapsed = world.from_first(lambda: state.elapsed)
     dev_loss = result.loss if result is not None and math.isfinite(result.loss) else math.inf
     best = result is not None and (result.per, dev_loss) < (counters.best_per, counters.best_loss)
     record = {"epoch": epoch, **_record(state, result), "best": best}
@@ -173,33 +201,37 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
         assert result is not None
         counters.best_per, counters.best_loss, counters.best_epoch = result.per, dev_loss, epoch
         with state.decoding_weights():
-            save_checkpoint(run.best, state.content())
+            run.save(run.best, state.content())
     if result is not None:
         counters.kept = keep(config.average, counters.kept, result.per, result.loss, epoch)
     if any(kept[-1] == epoch for kept in counters.kept):
         assert result is not None
-        save_checkpoint(epoch_file(run.folder, epoch), {**state.content(), "dev_per": result.per})
+        run.save(epoch_file(run.folder, epoch), {**state.content(), "dev_per": result.per})
     # Before last.pt: killed in between, the line is taken back when the run is resumed, and is never missing.
     run.event("epoch", **record)
     log.info("%s", describe(record))
     _save(run, state)
-    prune(run.folder, [kept[-1] for kept in counters.kept])  # after last.pt, whose epochs they are
+    if world.first:
+        prune(run.folder, [kept[-1] for kept in counters.kept])  # after last.pt, whose epochs they are
 
 
 def _validate(state: State, stop: StopRequest) -> Validation:
     with state.watch("validation"), state.decoding_weights():
         frames = state.recipe.training.batch_frames
-        return validate(state.model, state.dev, frames, state.device, state.tokens, lambda: stop.requested)
+        share = (state.world.rank, state.world.size)
+        part = validate(state.model, state.dev, frames, state.device, state.tokens, lambda: stop.requested, share)
+        return merged(state.world.gather(part))
 
 
 def _average(run: Run, state: State, stop: StopRequest) -> None:
     """Write `averaged.pt` from the epochs kept, and say how good it is."""
-    content = averaged_content(run.folder, [kept[-1] for kept in state.counters.kept])
+    world = state.world
+    content = world.from_first(lambda: averaged_content(run.folder, [kept[-1] for kept in state.counters.kept]))
     state.model.load_state_dict(content["model"])  # the training is over
     result = _validate(state, stop)
-    if stop.requested:
+    if world.any(stop.requested):
         raise Interrupted(f"stopped before {run.averaged} was made; go on with --resume")
-    save_checkpoint(run.averaged, {**content, "dev_per": result.per})
+    run.save(run.averaged, {**content, "dev_per": result.per})
     run.event("average", weights=content["weights"], dev_per=result.per, dev_loss=result.loss)
     log.info("%s: dev PER %.2f %%, dev loss %.3f, %s", content["weights"], result.per, result.loss, run.averaged)
 
@@ -252,11 +284,12 @@ def _predict(state: State) -> None:
 
 def _interrupt(run: Run, state: State) -> None:
     _save(run, state)
+    state.world.wait()  # torchrun ends all as soon as one has ended
     raise Interrupted(f"stopped in epoch {state.counters.epoch + 1}; saved {run.last}; go on with --resume")
 
 
 def _save(run: Run, state: State) -> None:
     """Write `last.pt`; the one before goes on as `previous.pt`."""
     with state.watch("checkpoints"):
-        save_checkpoint(run.last, state.resumable_content(), keep=run.previous)
+        run.save(run.last, state.resumable_content(), keep=run.previous)
     state.saved()

@@ -19,38 +19,42 @@ from asr.train.freeze import freeze
 from asr.train.measure import Stopwatch, keep_freed_memory, reset_peak_memory
 from asr.train.optimise import Schedule, build_optimiser
 from asr.train.precision import Mixed
-from asr.train.run import Run, pick_device, versions
+from asr.train.run import Run, differences, versions
 from asr.train.sets import LoadedSet, keep_trainable, load_set
 from asr.train.state import Counters, State, fingerprint
 from asr.train.trial import Trial
 from asr.train.warm_start import warm_start
+from asr.train.world import World
 
 log = logging.getLogger("asr")
 
 
-def prepare(recipe: Recipe, run: Run, trial: Trial | None = None) -> State:
+def prepare(recipe: Recipe, run: Run, world: World, trial: Trial | None = None) -> State:
     """Read the data, build the model, and restore what is to be continued. `run` writes nothing before all is good.
 
     Raises:
-        AsrError: bad data, another recipe or other data than those of the training to continue.
+        AsrError: bad data, another recipe or other data than those of the training to continue or of rank 0.
     """
     config = recipe.training
-    device = pick_device(config.device)
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.manual_seed(recipe.seed)  # of the first weights
-    saved = run.load()  # on the CPU, where features are normalised
-    tokens = (
-        TokenTable.from_state(saved["tokens"])
+    saved = world.from_first(run.load)  # on the CPU, where features are normalised
+    tokens = TokenTable.from_state(
+        saved["tokens"]
         if saved
-        else build_tokens(recipe.tokens, read_manifest(recipe.data.train))
+        else world.from_first(lambda: build_tokens(recipe.tokens, read_manifest(recipe.data.train)).state())
     )
-    model = CtcModel(recipe.model, recipe.features.dim, len(tokens)).to(device)
+    model = CtcModel(recipe.model, recipe.features.dim, len(tokens)).to(world.device)
     loaded = None if saved or config.init is None else warm_start(model, tokens, config.init)
+    world.same_weights(model)
     frozen = freeze(model, config.freeze)
-    train_set, dev_set = _sets(recipe, tokens, model, saved)
+    world.place = "reading the data"
+    with world.turn("reads the data and computes the features that are missing"):
+        train_set, dev_set = _sets(recipe, tokens, model, saved)
     if trial:
         dev_set = dev_set.first(trial.dev_utterances)
+    _check_same(recipe, world, train_set, dev_set)
     if saved and saved["training"]["data"] != fingerprint(train_set, dev_set):
         raise DataError(
             f"{run.last}: the training or dev data have changed since; put them back, or start anew with --overwrite"
@@ -60,9 +64,9 @@ def prepare(recipe: Recipe, run: Run, trial: Trial | None = None) -> State:
         run.list_dropped(data.name, data.dropped)
 
     state = State(
-        recipe, device, tokens, train_set, dev_set, model, build_optimiser(config.optimiser, model),
-        Schedule(config.schedule, config.optimiser.lr, 0), Counters(), Stopwatch(device),
-        Mixed(config.precision, device),
+        recipe, world, world.device, tokens, train_set, dev_set, model, build_optimiser(config.optimiser, model),
+        Schedule(config.schedule, config.optimiser.lr, 0), Counters(), Stopwatch(world.device),
+        Mixed(config.precision, world.device),
         Ema(model, config.average.decay) if config.average.kind == "ema" else None, trial.steps if trial else None,
     )  # fmt: skip
     state.schedule.total_steps = config.epochs * len(state.groups(0))
@@ -75,9 +79,9 @@ def prepare(recipe: Recipe, run: Run, trial: Trial | None = None) -> State:
     if frozen:
         log.info("frozen: %s parameters", f"{frozen:,}")
     _announce(state, run, resumed=bool(saved))
-    if device.type == "cpu":
+    if world.device.type == "cpu":
         keep_freed_memory()
-    reset_peak_memory(device)
+    reset_peak_memory(world.device)
     return state
 
 
@@ -93,17 +97,28 @@ def _sets(
     return train_set, dev_set
 
 
+def _check_same(recipe: Recipe, world: World, *sets: LoadedSet) -> None:
+    """Raises DataError, in every process alike, where one was given another recipe or other data than rank 0."""
+    everybody = world.gather((world.name, recipe_to_dict(recipe), fingerprint(*sets)))
+    _, same_recipe, same_data = everybody[0]
+    for name, its_recipe, its_data in everybody:
+        different = differences(its_recipe, same_recipe) or ([] if its_data == same_data else ["the manifests"])
+        if different:
+            raise DataError(f"{name} does not train what rank 0 does; these differ: {', '.join(different)}")
+
+
 def _announce(state: State, run: Run, resumed: bool) -> None:
     recipe, counters, train_set = state.recipe, state.counters, state.train
     hours = sum(train_set.frames) * recipe.features.hop_ms / 3.6e6
     log.info(
-        "%s: %s parameters, %d tokens, %d utterances (%.2f h) to train on, %d to validate; %s, %d threads, seed %d%s",
+        "%s: %s parameters, %d tokens, %d utterances (%.2f h) to train on, %d to validate; %s%s, %d threads, seed %d%s",
         recipe.name, f"{state.model.parameter_count:,}", len(state.tokens), len(train_set.ids), hours,
-        len(state.dev.ids), state.device, torch.get_num_threads(), recipe.seed,
+        len(state.dev.ids), f"{state.world.size} processes, " if state.world.size > 1 else "", state.device,
+        torch.get_num_threads(), recipe.seed,
         f"; resumed at epoch {counters.epoch + 1}, step {counters.group}" if resumed else "",
     )  # fmt: skip
     run.event(
         "start", name=recipe.name, recipe=recipe_to_dict(recipe), parameters=state.model.parameter_count,
-        threads=torch.get_num_threads(), device=str(state.device), versions=versions(), utterances=len(train_set.ids),
-        frames=sum(train_set.frames), resumed=resumed,
+        processes=state.world.size, threads=torch.get_num_threads(), device=str(state.device), versions=versions(),
+        utterances=len(train_set.ids), frames=sum(train_set.frames), resumed=resumed,
     )  # fmt: skip

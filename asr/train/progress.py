@@ -12,7 +12,7 @@ from rich.progress import Progress as Bars
 class Progress:
     """Two bars: epochs, and steps of the current epoch with loss and speed."""
 
-    def __init__(self, epochs: int) -> None:
+    def __init__(self, epochs: int, shown: bool = True) -> None:
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -20,7 +20,7 @@ class Progress:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
             console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
+            disable=not (shown and sys.stderr.isatty()),
             transient=True,
         )
         self._epochs = self._bars.add_task("epochs", total=epochs, note="")

@@ -22,7 +22,7 @@ from asr.files import sync, write_atomically
 from asr.recipe import Recipe
 from asr.recipe_loader import dump_recipe, recipe_from_dict, recipe_to_dict
 from asr.train.average import prune
-from asr.train.checkpoint import load_newest
+from asr.train.checkpoint import load_newest, save_checkpoint
 from asr.train.lock import FolderLock
 
 log = logging.getLogger("asr")
@@ -31,7 +31,7 @@ log = logging.getLogger("asr")
 FREE_ON_RESUME = {
     "name", "exp", "published", "scoring", "data.test", "data.features", "data.workers", "training.epochs",
     "training.max_minutes", "training.early_stop", "training.tensorboard", "training.threads", "training.device",
-    "training.save_minutes", "training.max_nonfinite",
+    "training.save_minutes", "training.max_nonfinite", "training.timeout_minutes",
 }  # fmt: skip
 
 
@@ -161,6 +161,10 @@ class Run:
                     self._board.add_scalar(f"{group}/{key}", value, values["epoch"])
             self._board.flush()
 
+    def save(self, path: Path, content: dict[str, Any], keep: Path | None = None) -> None:
+        """Write a checkpoint of the folder, see `save_checkpoint`."""
+        save_checkpoint(path, content, keep)
+
     def list_dropped(self, name: str, dropped: dict[str, str]) -> None:
         """Write ids and reasons of what a set leaves out to `dropped-NAME.tsv`, and say how many there are."""
         path = self.folder / f"dropped-{name}.tsv"
@@ -173,12 +177,34 @@ class Run:
 
     def _check_same(self, path: Path, saved: dict[str, Any]) -> None:
         then = recipe_to_dict(recipe_from_dict(saved, str(path)))  # with the defaults of keys that are newer than it
-        different = _differences(recipe_to_dict(self.recipe), then)
+        different = differences(recipe_to_dict(self.recipe), then)
         if different:
             raise AsrError(
                 f"{path}: was trained with another recipe; these keys differ: {', '.join(different)}; "
                 "put them back, or start anew with --overwrite"
             )
+
+
+class Onlooker(Run):
+    """The run as the processes other than rank 0 have it: its names, and not a file written or read."""
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def begin(self, epochs_done: int = 0) -> None:
+        pass
+
+    def event(self, kind: str, **values: Any) -> None:
+        pass
+
+    def save(self, path: Path, content: dict[str, Any], keep: Path | None = None) -> None:
+        pass
+
+    def list_dropped(self, name: str, dropped: dict[str, str]) -> None:
+        pass
 
 
 class _LogFile(logging.FileHandler):
@@ -199,12 +225,13 @@ def _epoch(line: bytes) -> int:
         return 0  # not ours to judge: the reader names the line
 
 
-def _differences(new: Any, old: Any, path: str = "") -> list[str]:
+def differences(new: Any, old: Any, path: str = "") -> list[str]:
+    """The key paths in which two recipes differ, but for what may differ between a run and its resumption."""
     if path in FREE_ON_RESUME:
         return []
     if isinstance(new, dict) and isinstance(old, dict):
         keys = sorted(new.keys() | old.keys())
-        return [d for k in keys for d in _differences(new.get(k), old.get(k), f"{path}.{k}" if path else k)]
+        return [d for k in keys for d in differences(new.get(k), old.get(k), f"{path}.{k}" if path else k)]
     return [] if new == old else [path]
 
 

@@ -23,6 +23,7 @@ from asr.train.optimise import Schedule
 from asr.train.precision import Mixed
 from asr.train.run import versions
 from asr.train.sets import LoadedSet
+from asr.train.world import World
 
 
 @dataclass
@@ -70,6 +71,7 @@ class State:
     """What the loop works on. `steps` limits an epoch to its first steps, where a recipe is only tried."""
 
     recipe: Recipe
+    world: World
     device: torch.device
     tokens: TokenTable
     train: LoadedSet

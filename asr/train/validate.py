@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 
@@ -63,12 +63,19 @@ def validate(
     device: torch.device,
     tokens: TokenTable,
     stop: Callable[[], bool] = lambda: False,
+    share: tuple[int, int] = (0, 1),
 ) -> Validation:
-    """Greedy decoding of every utterance of the set. `stop` is asked between batches and ends the pass early."""
+    """Greedy decoding of every utterance of the set.
+
+    Args:
+        stop: asked between batches; ends the pass early.
+        share: (rank, size): of so many processes this one takes its share of the batches. `merged` adds them up.
+    """
     was_training = model.training
     model.eval()
     result = Validation()
-    for rows in data.batches_by_length(batch_frames):
+    rank, size = share
+    for rows in data.batches_by_length(batch_frames)[rank::size]:
         if stop():
             break
         batch = data.batch(rows).to(device)
@@ -92,3 +99,12 @@ def validate(
             result.blank_frames += int((best[i, : int(lengths[i])] == tokens.blank).sum())
     model.train(was_training)
     return result
+
+
+def merged(parts: list[Validation]) -> Validation:
+    """The totals over several parts of one set."""
+    total = Validation()
+    for part in parts:
+        for each in fields(Validation):
+            setattr(total, each.name, getattr(total, each.name) + getattr(part, each.name))
+    return total

@@ -16,13 +16,14 @@ from asr.train.checkpoint import load_checkpoint
 from asr.train.prepare import prepare
 from asr.train.run import Run
 from asr.train.sets import keep_trainable
+from asr.train.world import World
 
 
 @pytest.fixture
 def state(toy, tmp_path):
     recipe = toy.recipe(tmp_path, "model.encoder.dropout=0", "training.clip=1e9", "training.optimiser.lr=1e-3")
     with Run(recipe, False, False) as run:
-        yield prepare(recipe, run)
+        yield prepare(recipe, run, World(recipe.training))
 
 
 def spy(state):
@@ -152,7 +153,7 @@ def test_a_gradient_that_is_not_finite_names_the_group(state, caplog):
 def test_the_recipe_says_how_many_in_a_row(toy, tmp_path):
     recipe = toy.recipe(tmp_path, "training.max_nonfinite=1")
     with Run(recipe, False, False) as run:
-        state = prepare(recipe, run)
+        state = prepare(recipe, run, World(recipe.training))
         poison(state, 5)
         with pytest.raises(AsrError, match="1 steps in a row were not finite"):
             loop._step([[5]], state)

@@ -1,0 +1,306 @@
+"""Several processes that train together: the same steps as one, and an end to every kind of failure."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.report.log import read_log
+from asr.train.checkpoint import load_checkpoint
+from asr.train.same import compare_trainings
+from asr.train.world import World
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks and signals")
+PLAIN = ("model.encoder.dropout=0", "training.clip=1e9", "training.optimiser.lr=1e-3")
+
+
+def _process(function, rank, size, port, out, arguments):
+    """What torchrun does for each of its processes, without the seconds that a new Python takes."""
+    sys.stderr = open(f"{out}.{rank}", "w")  # noqa: SIM115
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    from asr.cli.log import log_to_stderr
+    from asr.errors import AsrError
+
+    torch.set_num_threads(1)
+    try:
+        with log_to_stderr():
+            function(*arguments)
+    except AsrError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+class Together:
+    """`function(*arguments)` in several processes; `codes` and `said` by rank once `wait` has returned."""
+
+    context = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
+    context.set_forkserver_preload(["asr.train.check_resume", "asr.cli.main"])
+
+    def __init__(self, size, out, function, *arguments):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.out = out
+        self.processes = [
+            self.context.Process(target=_process, args=(function, rank, size, port, out, arguments))
+            for rank in range(size)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def wait(self, seconds=60):
+        until = time.monotonic() + seconds
+        for process in self.processes:
+            process.join(max(0.0, until - time.monotonic()))
+        hanging = [rank for rank, process in enumerate(self.processes) if process.exitcode is None]
+        for process in self.processes:
+            process.kill()
+        assert not hanging, f"ranks {hanging} hang: {self.said}"
+        self.codes = [process.exitcode for process in self.processes]
+        return self
+
+    @property
+    def said(self):
+        return [Path(f"{self.out}.{rank}").read_text() for rank in range(len(self.processes))]
+
+
+def train(recipe, hang=None, kill=None, poison=None):
+    """Train; `hang` and `kill`: (rank, step) at which a process stops answering or is killed; `poison`: an id."""
+    from asr.train import loop
+    from asr.train.world import this_rank
+
+    real = loop._step
+
+    def step(group, state):
+        where = (this_rank(), state.counters.group + 1)
+        if where == hang:
+            time.sleep(120)
+        if where == kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(group, state)
+
+    loop._step = step
+    if poison:
+        from asr.train import prepare as module
+
+        whole = module._sets
+
+        def sets(*arguments):
+            train_set, dev_set = whole(*arguments)
+            bad, apply = train_set.store[poison].data_ptr(), train_set.cmvn.apply
+            train_set.cmvn.apply = lambda x, s=None: apply(x, s) * (math.nan if x.data_ptr() == bad else 1)
+            return train_set, dev_set
+
+        module._sets = sets
+    loop.train(recipe)
+
+
+def losses(folder):
+    return [(e["loss"], e["dev_loss"], e["dev_sdi"], e["dev_tokens"], e["frames"]) for e in read_log(folder).epochs]
+
+
+@pytest.fixture(scope="module")
+def alone(toy, tmp_path_factory):
+    """Trained by one process, in groups of two batches, the last of an epoch smaller."""
+    from asr.train import loop
+
+    exp = tmp_path_factory.mktemp("alone")
+    loop.train(toy.recipe(exp, *PLAIN, "training.accumulate=2"))
+    return exp
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_E7_several_processes_make_the_steps_of_one(toy, tmp_path, alone, size):
+    """Same losses, rates and scores, and the same weights: 14 utterances neither by 3 nor their batches by 2."""
+    exp = tmp_path / "exp"
+    done = Together(size, tmp_path / "said", train, toy.recipe(exp, *PLAIN, "training.accumulate=2")).wait()
+    assert done.codes == [0] * size, done.said
+    for got, wanted in zip(losses(exp), losses(alone), strict=True):
+        assert got[:2] == pytest.approx(wanted[:2], rel=1e-4)
+        assert got[2:] == wanted[2:]
+    got, wanted = (load_checkpoint(folder / "last.pt") for folder in (exp, alone))
+    for key, value in wanted["model"].items():
+        torch.testing.assert_close(got["model"][key], value, atol=1e-4, rtol=1e-3)
+    a, b = got["training"]["counters"], wanted["training"]["counters"]
+    assert {k: a[k] for k in ("epoch", "group", "best_epoch")} == {k: b[k] for k in ("epoch", "group", "best_epoch")}
+    assert read_log(exp).start["processes"] == size
+    assert "epoch 1: loss" in done.said[0]
+    assert all("loss" not in said for said in done.said[1:]), "one voice"
+
+
+def gradients(recipe, folder, group):
+    """Write the gradients that this process's optimiser would be given for a group of batches."""
+    from asr.train import loop
+    from asr.train.prepare import prepare
+    from asr.train.run import Onlooker, Run
+
+    with World(recipe.training) as world, (Run if world.first else Onlooker)(recipe, False, True) as run:
+        state = prepare(recipe, run, world)
+        state.model.unused = torch.nn.Parameter(torch.ones(2))
+        state.optimiser.step = lambda: torch.save(
+            [None if p.grad is None else p.grad.clone() for p in state.model.parameters()], folder / f"{world.rank}.pt"
+        )
+        loop._step(group, state)
+
+
+def test_E7_gradients_are_those_of_one_process(toy, tmp_path):
+    """Over batches cut by rows, one of them of fewer rows than processes, and a parameter that nobody uses."""
+    recipe = toy.recipe(tmp_path / "exp", *PLAIN)
+    group = [[0, 1, 2, 3, 4], [5], [6, 7], [8]]
+    gradients(recipe, tmp_path, group)
+    wanted = torch.load(tmp_path / "0.pt")
+    for size in (2, 3):
+        done = Together(size, tmp_path / "said", gradients, recipe, tmp_path, group).wait()
+        assert done.codes == [0] * size, done.said
+        all_ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(size)]
+        for one in all_ranks:
+            assert one[0] is None
+            assert wanted[0] is None
+            for a, first, b in zip(one[1:], all_ranks[0][1:], wanted[1:], strict=True):
+                assert torch.equal(a, first), "the same bits in every process"
+                torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+
+
+def world_of(size, rank):
+    world = World.__new__(World)
+    world.size, world.rank = size, rank
+    return world
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_parts_of_a_group_are_the_group(size):
+    for group in ([[0, 1, 2, 3, 4, 5, 6]], [[3], [4]], [[1, 2], [5, 6, 7, 8], [9]], [[1], [2], [3, 4], [5], [6]]):
+        parts = [world_of(size, rank).part(group) for rank in range(size)]
+        rows = sorted(row for part in parts for batch in part for row in batch)
+        assert rows == sorted(row for batch in group for row in batch)
+        assert all(batch for part in parts for batch in part)
+        if len(group) % size == 0:
+            assert all(batch in group for part in parts for batch in part)
+    parts = [world_of(3, rank).part([[1], [2], [3], [4]]) for rank in range(3)]
+    assert [len(part) for part in parts] == [2, 1, 1], "not all of them rank 0's"
+
+
+def test_F7_an_infeasible_and_a_poisoned_utterance_stop_nobody(toy, tmp_path):
+    """7 utterances; one without enough frames is left out for all, the step of the other is skipped by all."""
+    lines = (toy.folder / "train.jsonl").read_text().splitlines()[:7]
+    lines[3] = re.sub(r'"phones": "[^"]*"', f'"phones": "{"A " * 200}"', lines[3])
+    (toy.folder / "seven.jsonl").write_text("\n".join(lines) + "\n")
+    exp = tmp_path / "exp"
+    recipe = toy.recipe(exp, *PLAIN, f"data.train={toy.folder / 'seven.jsonl'}", "training.batch_frames=200")
+    bad = re.search(r'"id": "([^"]*)"', lines[5])[1]
+    done = Together(2, tmp_path / "said", train, recipe, None, None, bad).wait()
+    assert done.codes == [0, 0], done.said
+    assert len((exp / "dropped-train.tsv").read_text().splitlines()) == 1
+    log = (exp / "train.log").read_text()
+    assert f"skipped: the loss of {bad} is not finite" in log
+    epochs = read_log(exp).epochs
+    assert [e["skipped_steps"] for e in epochs] == [1, 2, 3]
+    assert all(math.isfinite(e["loss"]) and math.isfinite(e["dev_per"]) for e in epochs)
+
+
+def test_a_silent_process_is_named_within_the_limit(toy, tmp_path):
+    recipe = toy.recipe(tmp_path / "exp", *PLAIN, "training.timeout_minutes=0.05")
+    done = Together(3, tmp_path / "said", train, recipe, (1, 2))
+    began = time.monotonic()
+    for rank in (0, 2):
+        done.processes[rank].join(30)
+    assert time.monotonic() - began < 20
+    assert [done.processes[rank].exitcode for rank in (0, 2)] == [1, 1], done.said
+    done.processes[1].kill()
+    for rank in (0, 2):
+        wanted = (
+            rf"error: rank {rank} on \S+, epoch 1, step 2: cannot go on: rank 1 on \S+, epoch 1, step 1, was killed or "
+            "did not answer within 3 s; --resume goes on from the last checkpoint"
+        )
+        assert re.search(wanted, done.said[rank]), done.said[rank]
+
+
+def test_a_signal_to_any_process_stops_all_with_a_checkpoint(toy, tmp_path):
+    exp = tmp_path / "exp"
+    many = toy.recipe(exp, *PLAIN, "training.epochs=10000")
+    done = Together(2, tmp_path / "said", train, many)
+    until = time.monotonic() + 30
+    while not (exp / "last.pt").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    os.kill(done.processes[1].pid, signal.SIGTERM)
+    assert done.wait(30).codes == [130, 130], done.said
+    assert re.search(r"error: stopped in epoch \d+; saved", done.said[0])
+    assert "stopped" not in done.said[1]
+    assert (exp / "last.pt").exists()
+
+
+def test_other_data_on_another_machine_are_refused(toy, tmp_path):
+    done = Together(2, tmp_path / "said", train_other, toy, tmp_path / "exp").wait(30)
+    assert done.codes == [1, 1], done.said
+    for said in done.said:
+        assert re.search(r"rank 1 on \S+ does not train what rank 0 does; these differ: training.clip", said), said
+    assert not (tmp_path / "exp" / "log.jsonl").exists()
+
+
+def train_other(toy, exp):
+    from asr.train.world import this_rank
+
+    train(toy.recipe(exp, *PLAIN, f"training.clip={1 + this_rank()}"))
+
+
+@pytest.mark.parametrize("command", [("show", "toy.yaml"), ("train", "toy.yaml", "--check-resume")])
+def test_what_is_one_process_says_so_under_torchrun(toy, monkeypatch, command):
+    from typer.testing import CliRunner
+
+    from asr.cli.main import app
+
+    monkeypatch.chdir(toy.folder)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = CliRunner().invoke(app, list(command))
+    assert result.exit_code == 2
+    assert "without torchrun" in result.stderr
+
+
+KILLED_ONCE = """
+import os, signal
+from asr.train import loop
+real = loop._step
+def step(group, state):
+    if (state.world.rank, state.counters.epoch, state.world.restarted) == (1, 1, False):
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(group, state)
+loop._step = step
+from asr.cli.main import main
+main()
+"""
+
+
+def test_torchrun_restarts_after_a_kill_and_ends_with_the_unbroken_training(toy, tmp_path):
+    """As a user starts it; one of the two processes is killed in the second epoch."""
+    exp, whole = tmp_path / "exp", tmp_path / "whole"
+    unbroken = Together(2, tmp_path / "said", train, toy.recipe(whole)).wait()
+    assert unbroken.codes == [0, 0], unbroken.said
+    program = tmp_path / "killed.py"
+    program.write_text(KILLED_ONCE)
+    run = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1",
+         "--monitor-interval=0.2", str(program), "train", str(toy.file), f"exp={exp}"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [str(exp)]
+    assert "resumed at epoch 2" in run.stderr
+    assert compare_trainings(whole, exp)[1] == []
