@@ -82,7 +82,7 @@ class World:
                 attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
                 self._store = dist.PrefixStore(f"asr/{attempt}/{size}", store)
                 dist.init_process_group(backend, store=self._store, rank=rank, world_size=size, timeout=self.limit)
-                self._patient = dist.new_group(backend="gloo", timeout=PATIENCE)
+                self._patient: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
             except (RuntimeError, ValueError) as error:
                 raise AsrError(
                     f"{self.name}: the {self.size} processes did not find each other ({_line(error)}); "
