@@ -23,6 +23,7 @@ from asr.train.run import Run
 from asr.train.same import compare_trainings
 from asr.train.sets import keep_trainable, load_set
 from asr.train.warm_start import warm_start
+from asr.train.world import World
 
 CPU = torch.device("cpu")
 EVERYTHING = (
@@ -71,7 +72,7 @@ def test_everything_at_once_stopped_and_resumed_is_as_never_stopped(toy, tmp_pat
 def halves(toy, tmp_path):
     recipe = toy.recipe(tmp_path, "training.precision=float16", "model.encoder.dropout=0")
     with Run(recipe, False, False) as run:
-        yield prepare(recipe, run)
+        yield prepare(recipe, run, World(recipe.training))
 
 
 def test_a_scale_too_large_is_lowered_counted_and_nobodys_fault(halves, caplog):

@@ -20,6 +20,7 @@ from asr.report.log import read_log
 from asr.train import loop
 from asr.train.checkpoint import load_checkpoint, save_checkpoint
 from asr.train.lock import FolderLock
+from asr.train.run import Run
 from asr.train.same import compare_trainings
 
 EVERY_STEP = ("training.save_minutes=1e-9", "training.batch_frames=300")
@@ -29,9 +30,9 @@ class Killed(BaseException):
     """In place of a SIGKILL: nothing below the loop may catch it."""
 
 
-def die(monkeypatch, name, when):
-    """`loop.name` raises Killed at its `when`-th call, before it does anything."""
-    real, calls = getattr(loop, name), []
+def die(monkeypatch, name, when, owner=loop):
+    """`owner.name` raises Killed at its `when`-th call, before it does anything."""
+    real, calls = getattr(owner, name), []
 
     def dies(*arguments, **more):
         calls.append(1)
@@ -39,8 +40,8 @@ def die(monkeypatch, name, when):
             raise Killed
         return real(*arguments, **more)
 
-    monkeypatch.setattr(loop, name, dies)
-    return lambda: monkeypatch.setattr(loop, name, real)
+    monkeypatch.setattr(owner, name, dies)
+    return lambda: monkeypatch.setattr(owner, name, real)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +149,7 @@ def test_killed_between_the_log_and_the_checkpoint_no_line_is_double(toy, tmp_pa
 
 def test_killed_while_the_best_is_written(toy, tmp_path, whole, monkeypatch):
     recipe = toy.recipe(tmp_path, "training.batch_frames=300")
-    revive = die(monkeypatch, "save_checkpoint", 3)  # best and last of epoch 1, then the best of a later one
+    revive = die(monkeypatch, "save", 3, Run)  # best and last of epoch 1, then the best of a later one
     with pytest.raises(Killed):
         loop.train(recipe)
     revive()
