@@ -33,8 +33,8 @@ def test_F11_features_of_an_utterance_differ_between_epochs_and_repeat_with_the_
     seen: dict[str, list[torch.Tensor]] = {}
     batch = LoadedSet.batch
 
-    def spy(data, rows, augment=None, seed=""):
-        result = batch(data, rows, augment, seed)
+    def spy(data, rows, augment=None, seed="", *more):
+        result = batch(data, rows, augment, seed, *more)
         if augment is not None:
             for id, features in zip(result.ids, result.features, strict=True):
                 seen.setdefault(id, []).append(features.clone())
