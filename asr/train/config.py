@@ -135,6 +135,7 @@ class TrainingConfig(Config):
     speeds: list[Annotated[float, Field(ge=0.5, le=2)]] = Field([1.0], min_length=1)
     init: RecipePath | None = None  # experiment folder or checkpoint whose weights are the first ones, where they fit
     precision: Precision = "float32"  # of matrix products in training; see asr.train.precision
+    compile: bool = False  # torch.compile what stands beside the mixers
     device: str = "auto"  # auto: the GPU if there is one
     threads: int = Field(0, ge=0)  # CPU threads; 0: torch's choice
     validate_every: int = Field(1, ge=1)  # epochs between validations (the last epoch is always validated)

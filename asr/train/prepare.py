@@ -14,6 +14,7 @@ from asr.encoder.model import CtcModel
 from asr.errors import DataError
 from asr.recipe import Recipe
 from asr.recipe_loader import recipe_to_dict
+from asr.train.compile import compile_blocks
 from asr.train.ema import Ema
 from asr.train.freeze import freeze
 from asr.train.measure import Stopwatch, keep_freed_memory, reset_peak_memory
@@ -72,6 +73,8 @@ def prepare(recipe: Recipe, run: Run, world: World, trial: Trial | None = None) 
     state.schedule.total_steps = config.epochs * len(state.groups(0))
     if saved:
         state.restore(saved)
+    if config.compile:
+        compile_blocks(model)
     model.train()
     if loaded:
         log.info("first weights from %s: %s", config.init, loaded.text())

@@ -1,4 +1,4 @@
-"""Mixed precision, speeds and first weights: each does what it says, and all together can be resumed."""
+"""Mixed precision, compiling, speeds and first weights: each does what it says, and all together can be resumed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from asr.train.prepare import prepare
 from asr.train.run import Run
 from asr.train.same import compare_trainings
 from asr.train.sets import keep_trainable, load_set
+from asr.train.trial import Trial
 from asr.train.warm_start import warm_start
 from asr.train.world import World
 
@@ -130,6 +131,33 @@ def test_in_16_bits_a_loss_is_near_and_in_float32(toy, tmp_path, precision, atte
     mixed.backward(got.sum() / sum(map(len, batch.targets)))
     grads = [p.grad for p in model.parameters()]
     assert all(g is not None and g.dtype == torch.float32 and g.isfinite().all() for g in grads)
+
+
+@pytest.mark.parametrize("attention", ["linear", "{kind: lsh, bucket_size: 8}"])
+def test_compiled_blocks_give_the_same_numbers_and_are_not_compiled_for_every_shape(
+    toy, tmp_path, monkeypatch, attention
+):
+    made = []
+    torch._dynamo.reset()
+    real = torch.nn.Module.compile
+
+    def backend(graph, inputs):
+        made.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: real(self, backend=backend, **how))
+    options = (f"model.encoder.attention={attention}", "model.encoder.layers=3", "model.encoder.convolution=3")
+    graphs = {}
+    counting = Trial(99, 99, lambda epoch, step, of: graphs.update({epoch: len(made)}))
+    loop.train(toy.recipe(tmp_path / "compiled", *options, "training.compile=true"), trial=counting)
+    # The second epoch comes after the first validation.
+    assert 0 < graphs[1] < graphs[2] == graphs[3]
+    loop.train(toy.recipe(tmp_path / "eager", *options))
+    left, right = (load_checkpoint(tmp_path / n / "last.pt")["model"] for n in ("compiled", "eager"))
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        torch.testing.assert_close(value, right[name], atol=1e-4, rtol=1e-3)
+    torch._dynamo.reset()
 
 
 def test_the_features_of_a_speed_are_those_of_the_sound_played_so(toy, tmp_path):
