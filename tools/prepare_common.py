@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from asr.data.audio_stats import AudioStats, Stretch, measure_audio
+from prepare_shards import Shards
+
+from asr.data.audio_stats import AudioStats
 from asr.data.lexicon import Lexicon, write_lexicon
 from asr.data.manifest import Utterance, write_manifest
 from asr.data.preparation_report import write_report
@@ -125,7 +127,7 @@ def spread(items: Sequence[T], limit: int | None) -> list[T]:
 
 
 def measure(
-    items: Iterable[Item], dropped: dict[str, str], stats: dict[str, AudioStats] | None = None
+    items: Iterable[Item], dropped: dict[str, str], stats: dict[str, AudioStats], shards: Shards
 ) -> list[Utterance]:
     """Utterances that span their whole files; a file that cannot be read is noted in `dropped` and left out.
 
@@ -134,14 +136,13 @@ def measure(
     """
     items = list(items)
     print(f"reading {len(items)} audio files ...", file=sys.stderr)
-    results = measure_audio([Stretch(audio) for _, audio, _, _ in items])
+    results = shards.measure([audio for _, audio, _, _ in items])
     utterances = []
     for (id, audio, speaker, text), result in zip(items, results, strict=True):
         if isinstance(result, str):
             dropped[id] = result
             continue
-        if stats is not None:
-            stats[id] = result
+        stats[id] = result
         utterances.append(Utterance(id=id, audio=audio, duration=result.seconds, speaker=speaker, text=text))
     return utterances
 
@@ -169,11 +170,15 @@ def write_sets(
     dropped: Mapping[str, str],
     stats: Mapping[str, AudioStats] | None = None,
     notices: Sequence[str] = (),
+    shards: Shards | None = None,
 ) -> None:
     """Write `SET.jsonl`, `lexicon.txt` (where there is one), `report.txt` and `report.json`, and print the report.
 
-    Raises DataError before writing anything if a set is empty.
+    A run that is a shard of one writes what it measured instead. Raises DataError before writing anything if a set is
+    empty.
     """
+    if shards is not None and not shards.finish():
+        return
     empty = [name for name, utterances in sets.items() if not utterances]
     if empty:
         why = next(iter(dropped.items()), None)
@@ -186,4 +191,6 @@ def write_sets(
         write_lexicon(out / "lexicon.txt", lexicon)
     report = write_report(out, sets, dropped, stats=stats, lexicon=lexicon, notices=notices)
     print(report.text(most=MOST), end="")
+    if shards is not None:
+        shards.clear()
     print(f"written to {out}; complete lists in {out / 'report.txt'}")

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import prepare_common as common
+from prepare_shards import Shards, add_options
 
 from asr.data.audio_stats import AudioStats
 from asr.data.lexicon import read_lexicon
@@ -37,7 +38,7 @@ ALIASES = {"path": "audio", "file": "audio", "sentence": "text", "transcript": "
 
 def main() -> None:
     args = _parse()
-    data = common.folder(args.data)
+    data, shards = common.folder(args.data), Shards(args)
     dropped: dict[str, str] = {}
     stats: dict[str, AudioStats] = {}
     rows = list(_table(args.table, data, args.columns, dropped) if args.table else _beside(data, dropped))
@@ -52,7 +53,7 @@ def main() -> None:
             dropped[id] = str(error)
         if split:
             given[id] = split
-    utterances = common.measure(items, dropped, stats)
+    utterances = common.measure(items, dropped, stats, shards)
     sets: dict[str, list[Utterance]] = defaultdict(list)
     if given:
         for utterance in utterances:
@@ -63,7 +64,7 @@ def main() -> None:
         for utterance in utterances:
             sets[where[utterance.speaker]].append(utterance)
     lexicon = read_lexicon(args.lexicon, "keep") if args.lexicon else None
-    common.write_sets(args.out, sets, lexicon, dropped, stats)
+    common.write_sets(args.out, sets, lexicon, dropped, stats, shards=shards)
 
 
 Row = tuple[str, Path, str, str, str]  # id, audio, speaker, text, split (empty: none)
@@ -182,6 +183,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=common.count, default=0, help="chooses the speakers of each set")
     parser.add_argument("--lexicon", type=Path, help="copied to lexicon.txt; words that it lacks are counted")
+    add_options(parser)
     return parser.parse_args()
 
 

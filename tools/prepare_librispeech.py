@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import prepare_common as common
+from prepare_shards import Shards, add_options
 
 from asr.data.audio_stats import AudioStats
 from asr.data.lexicon import Lexicon, make_lexicon, read_lexicon
@@ -23,7 +24,7 @@ from asr.errors import DataError
 
 def main() -> None:
     args = _parse()
-    data = common.folder(args.data)
+    data, shards = common.folder(args.data), Shards(args)
     lexicon = read_lexicon(args.lexicon, "keep") if args.lexicon else _cmudict()
     load = _listed if (data / "transcripts.tsv").is_file() else _tree
     dropped: dict[str, str] = {}
@@ -31,7 +32,7 @@ def main() -> None:
 
     def utterances(subsets: list[str]) -> list[Utterance]:
         items = [item for subset in subsets for item in load(data, subset, dropped)]
-        return common.measure(common.spread(items, args.limit), dropped, stats)
+        return common.measure(common.spread(items, args.limit), dropped, stats, shards)
 
     train = utterances(args.train)
     if args.dev:
@@ -39,7 +40,7 @@ def main() -> None:
     else:
         train, dev = common.split_speakers(train, args.dev_speakers, args.seed)
     sets = {"train": train, "dev": dev} | {subset: utterances([subset]) for subset in args.test}
-    common.write_sets(args.out, sets, lexicon, dropped, stats)
+    common.write_sets(args.out, sets, lexicon, dropped, stats, shards=shards)
 
 
 def _parse() -> argparse.Namespace:
@@ -52,6 +53,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=common.count, default=0, help="chooses the dev speakers")
     parser.add_argument("--lexicon", type=Path, help="CMUdict style lexicon in upper case")
+    add_options(parser)
     args = parser.parse_args()
     clash = {"train", "dev"} & set(args.test)
     if clash:
