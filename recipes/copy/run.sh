@@ -16,7 +16,7 @@ recipe_options "$@"
 
 setup
 prefix='' out=$here/results
-if $paper; then prefix=paper- out=$here/results/paper; fi
+if [ "$table" = paper ]; then prefix=paper- out=$here/results/paper; fi
 if $toy; then
     out=$here/results/toy
     arguments=(

@@ -69,8 +69,13 @@ CAUSAL = [
 ]
 
 
+def label(value):
+    """Of a row's options; a function's text holds its address, which differs between processes."""
+    return str(value) if isinstance(value, dict) else ""
+
+
 @pytest.mark.parametrize("rotary", [False, True])
-@pytest.mark.parametrize(("options", "sees"), PATTERNS + CHUNKS + CAUSAL, ids=str)
+@pytest.mark.parametrize(("options", "sees"), PATTERNS + CHUNKS + CAUSAL, ids=label)
 def test_equals_the_formula(options, sees, rotary):
     torch.manual_seed(0)
     layer = SoftmaxConfig(**options).build(12, 2, rotary).double()
@@ -83,7 +88,7 @@ def test_equals_the_formula(options, sees, rotary):
 
 
 @pytest.mark.parametrize(
-    ("options", "sees"), [row for row in PATTERNS + CHUNKS + CAUSAL if "topk" not in row[0]], ids=str
+    ("options", "sees"), [row for row in PATTERNS + CHUNKS + CAUSAL if "topk" not in row[0]], ids=label
 )
 def test_a_frame_depends_on_the_frames_its_pattern_names_and_on_no_other(options, sees):
     torch.manual_seed(0)
