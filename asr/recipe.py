@@ -31,7 +31,7 @@ class PublishedConfig(Config):
 
 class Recipe(Config):
     name: str = ""  # label in tables; empty: the recipe file's stem
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     exp: RecipePath | None = None  # experiment folder; None: `exp/<name>` beside the recipe file
     data: DataConfig
     features: FeaturesConfig = FeaturesConfig()
@@ -50,6 +50,8 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _check(self) -> Recipe:
         depth, layers = self.model.encoder.depth, self.inter_layers
+        if layers and depth == 1:
+            raise ValueError("training.inter_ctc: a model of one layer has no inner layers; leave it out")
         if layers and not (all(1 <= n < depth for n in layers) and list(layers) == sorted(set(layers))):
             raise ValueError(
                 f"training.inter_ctc.layers: {list(layers)} are not inner layers in rising order; of the model's "

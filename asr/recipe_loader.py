@@ -134,6 +134,8 @@ def _merged(old: Node, node: Node) -> Node:
         places = {str(i): item for i, item in enumerate(old.items)}
         if set(node.items) <= set(places):
             return List(old.where, [_merged(item, node.items.get(i, item)) for i, item in places.items()])
+        if beyond := [key for key in node.items if key.isdigit() and key not in places]:
+            raise RecipeError(f"{node.where}: no item {beyond[0]} in the list, which has {len(places)}, counted from 0")
     return node
 
 

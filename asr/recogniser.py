@@ -23,6 +23,8 @@ from asr.recipe_loader import recipe_from_dict
 from asr.recipe_options import with_options
 from asr.train.checkpoint import decodable, load_checkpoint
 
+SHOWN = 3  # parameters that an error names, of those that do not fit
+
 
 class TokenSpan(NamedTuple):
     """A decoded symbol, the seconds over which it was the likeliest, and its best log-probability."""
@@ -83,7 +85,8 @@ class Recogniser:
             recipe = with_options(recipe, options, str(path))
         model = CtcModel(recipe.model, recipe.features.dim, len(tokens))
         if options and (misfits := _misfits(model, saved["model"])):
-            raise DataError(f"{path}: {' '.join(options)} needs other weights than were trained: {'; '.join(misfits)}")
+            shown = "; ".join(misfits[:SHOWN]) + (f"; and {len(misfits) - SHOWN} more" if len(misfits) > SHOWN else "")
+            raise DataError(f"{path}: {' '.join(options)} needs other weights than were trained: {shown}")
         model.load_state_dict(saved["model"])
         cmvn, weights = Cmvn.from_state(saved["cmvn"]), saved.get("weights", path.name)
         return cls(recipe, tokens, cmvn, model, torch.device(device), weights)

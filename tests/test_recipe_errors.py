@@ -162,6 +162,18 @@ def test_wrong_values(load, key, text, message):
     assert load(BASE, override) == f"override {override!r}: {key}: must be {message}"
 
 
+def test_an_override_of_an_item_that_the_list_does_not_have(load):
+    text = BASE + "model: {encoder: {layers: [{attention: softmax}, {attention: lsh}]}}\n"
+    assert load(text, "model.encoder.layers.2.repeat=3") == (
+        "override 'model.encoder.layers.2.repeat=3': no item 2 in the list, which has 2, counted from 0"
+    )
+
+
+def test_a_seed_larger_than_generators_take(load):
+    assert load(BASE + f"seed: {2**70}\n").startswith("x.yaml:2: seed: must be an integer >= 0 and < ")
+    assert load(BASE + f"seed: {2**32 - 1}\n").seed == 2**32 - 1
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from asr.attention.masks import zero_padding
@@ -20,6 +21,12 @@ class DirectionalConfig(MixerConfig):
     """Base of the mixers that are recurrences by nature. `causal: false` makes them run in both directions."""
 
     combine: Literal["sum", "concat"] = "sum"  # of the two directions; causal: true has only one
+
+    @model_validator(mode="after")
+    def _nothing_to_combine(self) -> DirectionalConfig:
+        if self.causal and self.combine != "sum":
+            raise ValueError(f"combine: {self.combine} joins two directions, and causal: true has one; leave it out")
+        return self
 
     def build(self, dim: int, heads: int, rotary: bool = False) -> Mixer:
         if self.causal:

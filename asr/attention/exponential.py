@@ -60,6 +60,7 @@ def causal_exponential_attention(
         q, k, v = (t.transpose(1, 2) for t in wide(q, k, v))
         peaks = torch.cat([peak[:, :, None].to(k.dtype), k.detach()], dim=2).cummax(2).values
         time = q.shape[2]
+        chunk = max(1, min(chunk, time))
         while chunk > 1 and time and _rise(peaks[:, :, 1:], chunk) > MAX_RISE:
             chunk //= 2
         parts = [v[:, :, :0]]

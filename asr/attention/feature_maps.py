@@ -64,7 +64,7 @@ class FavorConfig(Config):
     kind: Literal["favor"] = "favor"
     size: int = Field(128, ge=1)  # random features; the error falls as 1 / √size
     redraw: int = Field(1000, ge=0)  # training batches after which the directions are drawn anew; 0: never
-    seed: int = Field(0, ge=0)  # of the directions
+    seed: int = Field(0, ge=0, lt=2**32)  # of the directions
 
     def build(self, dim: int, heads: int) -> FeatureMap:
         return Favor(dim, self.size, self.redraw, self.seed)

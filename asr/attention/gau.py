@@ -47,7 +47,8 @@ class GauConfig(MixerConfig):
             raise ValueError(f"rotary positions need an even width, got {self.width}")
 
     def pair_bytes(self, heads: int, frames: int) -> int:
-        return 0 if self.group else 8 * heads * frames**2  # float32, two stages of the scores at once (measured)
+        together = min(self.group or frames, frames)
+        return 8 * heads * frames * together  # float32, two stages of the scores at once (measured)
 
     def build(self, dim: int, heads: int, rotary: bool = False) -> GatedAttentionUnit:
         return GatedAttentionUnit(dim, heads, self.causal, self.group, self.expansion, self.width, rotary)
@@ -151,7 +152,7 @@ class GatedAttentionUnit(Mixer):
         The first frame stands at `start`, where a group begins, after frames whose linear sum is `kv`.
         """
         time = z.shape[1]
-        size = self.group or time
+        size = max(1, min(self.group or time, time))  # a group longer than the row costs no more than the row
         groups = -(-time // size)
         with torch.autocast(z.device.type, enabled=False):  # a polynomial of degree 6 in x: float16 overflows
             z, v, scale, offset = wide(z, v, self.scale, self.offset)

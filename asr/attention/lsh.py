@@ -37,7 +37,7 @@ class LshConfig(MixerConfig):
     kind: Literal["lsh"] = "lsh"
     rounds: int = Field(4, ge=1, le=64)  # independent hashings; more rounds miss fewer of the frames that matter
     bucket_size: int = Field(32, ge=1)  # frames per bucket on average, and per chunk
-    seed: int = Field(0, ge=0)  # of the rotations
+    seed: int = Field(0, ge=0, lt=2**32)  # of the rotations
     # Queries are the keys. false: keys of their own, which a model trained with softmax attention has; slower, since
     # only PyTorch computes it, and not causal.
     shared_qk: bool = True

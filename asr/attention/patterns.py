@@ -7,7 +7,7 @@ that broadcast. A padding frame's own result is arbitrary, yet finite: every fra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -94,6 +94,8 @@ class Band:
         return seen & (key <= query) if self.causal else seen | (query < self.global_tokens)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+        if (fitting := self.within(q.shape[2])) != self:
+            return fitting.attend(q, k, v, lengths)
         g = self.global_tokens
         pad = (0, 0, self.left, 0)
         y = self.attend_after(q, F.pad(k, pad), F.pad(v, pad), k[:, :, :g], v[:, :, :g], lengths)
@@ -130,6 +132,11 @@ class Band:
         y = F.scaled_dot_product_attention(q, k, v, mask.flatten(0, 1)[:, None])
         return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
 
+    def within(self, time: int) -> Band:
+        """The band that lets so many frames see the same, no wider than they are: what lies beyond costs nothing."""
+        left, right, g = (min(frames, time) for frames in (self.left, self.right, self.global_tokens))
+        return replace(self, left=left, right=right, unit=min(self.unit, max(1, time)), global_tokens=g)
+
     @property
     def lookahead_frames(self) -> int | None:
         """How many later frames a frame may see: the first of a unit sees the rest of it. None: all of them."""
@@ -164,7 +171,8 @@ class Strided:
         return seen & (lag >= 0) if self.causal else seen
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
-        time, s = q.shape[2], self.stride
+        time = q.shape[2]
+        s = min(self.stride, time)  # from there on every frame sees every other
         rows = -(-time // s)
         # Frame i stands in row ⌊i / s⌋ and column i mod s: it sees its column, and the rows around it in part.
         q, k, v = (F.pad(t, (0, 0, 0, rows * s - time)) for t in (q, k, v))

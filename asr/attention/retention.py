@@ -37,7 +37,11 @@ class RetentionConfig(DirectionalConfig):
     eps: float = Field(1e-5, gt=0)  # of the norm
 
     def check(self, dim: int, heads: int, rotary: bool) -> None:
-        super().check(dim, heads, rotary=True)  # turned whether or not the recipe asks for rotary positions
+        super().check(dim, heads, rotary=False)
+        if (dim // heads) % 2:  # whether or not the recipe asks for rotary positions
+            raise ValueError(
+                f"retention turns its queries and keys, which needs an even head width, got {dim // heads}"
+            )
 
     def build_causal(self, dim: int, heads: int, rotary: bool) -> Retention:
         return Retention(dim, heads, self.expand_v, self.chunk, self.eps)

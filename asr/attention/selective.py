@@ -46,7 +46,7 @@ class SelectiveSsm(nn.Module):
         self.skip = nn.Parameter(torch.ones(channels))  # D
         with torch.no_grad():
             self.duration.weight.uniform_(-(self.rank**-0.5), self.rank**-0.5)
-            self.duration.bias.copy_(log_uniform(channels, dt_min, dt_max).exp().expm1().log())  # softplus backwards
+            self.duration.bias.copy_(inverse_softplus(log_uniform(channels, dt_min, dt_max).exp()))
 
     def forward(self, u: Tensor) -> Tensor:
         return self.step(u, self.initial_state(u.shape[0]))[0]
@@ -68,6 +68,11 @@ class SelectiveSsm(nn.Module):
                 y, h = checkpoint(_chunk, du, step, bs, cs, a, h, use_reentrant=False, preserve_rng_state=False)
                 parts.append(y)
             return torch.cat(parts, dim=1) + self.skip * u, h
+
+
+def inverse_softplus(y: Tensor) -> Tensor:
+    """ln(eʸ − 1), y > 0, written so that a large y does not overflow."""
+    return y + (-torch.expm1(-y)).log()
 
 
 def _chunk(du: Tensor, dt: Tensor, b: Tensor, c: Tensor, a: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

@@ -73,9 +73,10 @@ class SoftmaxConfig(MixerConfig):
         if isinstance(pattern, SharedQk):
             return 5 * frames**2  # the mask, bool and as float32
         if isinstance(pattern, Band):
-            return 6 * frames * pattern.keys_per_frame()  # the mask, bool and as float32
+            return 6 * frames * pattern.within(frames).keys_per_frame()  # the mask, bool and as float32
         if isinstance(pattern, Strided):
-            return 12 * heads * frames * (3 * pattern.stride + frames // pattern.stride)  # scores as above
+            stride = max(1, min(pattern.stride, frames))
+            return 12 * heads * frames * (3 * stride + frames // stride)  # scores as above
         return 0
 
     def _pattern(self) -> Pattern:

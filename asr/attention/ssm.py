@@ -37,7 +37,7 @@ class SsmConfig(DirectionalConfig):
     init: Literal["lin", "inv"] = "lin"  # S4D-Lin or S4D-Inv; selective: true always has the real −1 … −state
     discretisation: Literal["zoh", "bilinear"] = "zoh"
     dt_min: float = Field(1e-3, gt=0)  # a frame's duration, drawn for each channel between these, evenly in the log;
-    dt_max: float = Field(1e-1, gt=0)  # 1 / dt is how many frames a channel remembers at first
+    dt_max: float = Field(1e-1, gt=0, le=100)  # 1 / dt is how many frames a channel remembers at first
     convolution: int = Field(4, ge=0)  # frames of the depth-wise convolution before it; 0: none
     chunk: int = Field(64, ge=1)  # selective: frames scanned at once; the result does not depend on it
 

@@ -46,5 +46,10 @@ def test_every_frame_sees_the_whole_row_and_only_it(combine):
     assert x.grad[1, 5:].abs().max() == 0
 
 
+def test_one_direction_leaves_nothing_to_combine():
+    with pytest.raises(ValueError, match="causal: true has one; leave it out"):
+        Forwards(causal=True, combine="concat")
+
+
 def test_one_direction_is_the_mixer_itself():
     assert Forwards(causal=True).build(12, 2).causal

@@ -140,6 +140,29 @@ def test_a_band_does_not_form_the_matrix_of_frame_pairs():
         assert layer(torch.randn(1, 120_000, 2), torch.tensor([120_000])).isfinite().all()
 
 
+@pytest.mark.parametrize("time", [1, 15, 40])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": (10**9, 10**9)},
+        {"window": (10**9, 10**9), "global_tokens": 10**9},
+        {"chunk_frames": 10**9, "left_chunks": 3},
+        {"chunk_frames": 4, "left_chunks": 10**9, "lookahead": 10**9},
+        {"stride": 10**9},
+    ],
+)
+def test_a_pattern_wider_than_the_utterance_is_attention_to_all_of_it_and_costs_no_more(options, time):
+    torch.manual_seed(0)
+    config = SoftmaxConfig(**options)
+    wide, full = config.build(12, 2), SoftmaxConfig().build(12, 2)
+    wide.load_state_dict(full.state_dict())
+    x, lengths = torch.randn(2, time, 12), torch.tensor([time, 1])
+    y, expected = wide(x, lengths), full(x, lengths)
+    for row, n in enumerate(lengths):
+        torch.testing.assert_close(y[row, :n], expected[row, :n])
+    assert config.pair_bytes(2, time) < 1e6
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -109,12 +109,13 @@ def test_selective_is_its_recurrence():
     torch.testing.assert_close(end, h, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.parametrize(("low", "high"), [(1e-3, 1e-1), (50.0, 100.0)])  # e^100 is beyond float32
 @torch.no_grad()
-def test_selective_starts_with_the_durations_asked_for():
-    core = SelectiveSsm(400, 3, 1e-3, 1e-1, chunk=8)
+def test_selective_starts_with_the_durations_asked_for(low, high):
+    core = SelectiveSsm(400, 3, low, high, chunk=8)
     dt = F.softplus(core.duration(torch.zeros(core.rank)))
-    assert 1e-3 * 0.999 < dt.min() < 2e-3
-    assert 0.08 < dt.max() < 1e-1 * 1.001
+    assert low * 0.999 < dt.min() < 2 * low
+    assert 0.8 * high < dt.max() < high * 1.001
     torch.testing.assert_close(core.log_rate[7].exp(), torch.tensor([1.0, 2.0, 3.0]))
 
 
@@ -167,6 +168,7 @@ def test_the_recurrence_stays_in_float32_under_autocast(selective):
         ({"selective": True, "init": "inv"}, "selective: true has its own init and discretisation; leave both out"),
         ({"selective": True, "discretisation": "bilinear"}, "leave both out"),
         ({"dt_min": 0.0}, "greater than 0"),
+        ({"dt_max": 1e3}, "less than or equal to 100"),
     ],
 )
 def test_what_cannot_be_is_refused(options, message):

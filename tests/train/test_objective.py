@@ -94,7 +94,7 @@ def test_equal_views_cost_nothing():
     [
         (("training.inter_ctc={layers: [3]}", DEEP), r"training\.inter_ctc\.layers: \[3\] are not inner layers"),
         (("training.inter_ctc={layers: [2, 1]}", DEEP), "rising order"),
-        (("training.inter_ctc={}",), "of the model's 1 the last is the output's"),
+        (("training.inter_ctc={}",), "a model of one layer has no inner layers"),
         (("training.inter_ctc={weight: 1}", DEEP), "weight"),
         (("training.consistency={}", "model.encoder.dropout=0"), "both views of an utterance are one"),
         (("training.speeds=[]",), "speeds"),
