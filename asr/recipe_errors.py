@@ -85,6 +85,10 @@ def _hint(place: schema.Place, node: Node) -> str | None:
     if choices:
         match = nearest(text, choices)
         return f"did you mean {match!r}?" if match else None
+    for section in schema.sections(place.annotation):  # the bare name of a kind that one of its keys takes
+        for key, field in section.model_fields.items():
+            if text in (kind for inner in schema.sections(field.annotation) for kind in schema.kinds(inner)):
+                return f"write {{{key}: {text}}}"
     if node.value is None:
         return None if place.required else "leave the key out to get its default"
     if bool in types:

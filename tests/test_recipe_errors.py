@@ -184,7 +184,7 @@ def test_a_seed_larger_than_generators_take(load):
         ("attention: {rounds: 2}", ".attention: kind is required and missing; it is one of softmax, "),
         ("atention: lsh", ": unknown key 'atention'; did you mean 'attention'?"),
         ("repeat: 0", ".repeat: must be an integer >= 1, got 0"),
-        ("softmax", ": must be a mapping, got 'softmax'"),
+        ("softmax", ": must be a mapping, got 'softmax'; write {attention: softmax}"),
     ],
 )
 def test_mistakes_in_a_list_of_layers(load, entry, message):
