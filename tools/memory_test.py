@@ -1,6 +1,6 @@
 """Does the memory of a training stay flat over epochs, however many utterances there are?
 
-    python tools/memory_test.py --utterances 300000 --epochs 3 --out DIR
+    PYTHONPATH=. python tools/memory_test.py --utterances 300000 --epochs 3 --out DIR
 
 Makes a manifest and a feature store of so many short utterances of noise (no audio is read), trains a model of one tiny
 layer on them and prints, at the start and after every epoch, the resident memory of each process without the pages of
