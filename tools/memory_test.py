@@ -1,6 +1,6 @@
 """Does the memory of a training stay flat over epochs, however many utterances there are?
 
-    PYTHONPATH=. python tools/memory_test.py --utterances 300000 --epochs 3 --out DIR
+    python tools/memory_test.py --utterances 300000 --epochs 3 --out DIR
 
 Makes a manifest and a feature store of so many short utterances of noise (no audio is read), trains a model of one tiny
 layer on them and prints, at the start and after every epoch, the resident memory of each process without the pages of
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ training: {batch_frames: 20000, threads: 1, device: cpu, tensorboard: false}
 FRAMES = 24
 
 
-def main() -> None:
+def main() -> int:
     args = _parse()
     file = args.out / "memory.yaml"
     if this_rank() == 0 and not file.exists():
@@ -54,8 +55,12 @@ def main() -> None:
         _say(f"after epoch {state.counters.epoch}, {len(state.train.ids)} utterances")
 
     loop._end_epoch = end_epoch
-    with log_to_stderr():
-        loop.train(recipe, overwrite=True)
+    try:
+        with log_to_stderr():
+            loop.train(recipe, overwrite=True)
+    finally:
+        loop._end_epoch = real
+    return 0
 
 
 def make(out: Path, count: int) -> None:
@@ -104,4 +109,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
