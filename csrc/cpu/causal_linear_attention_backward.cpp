@@ -69,8 +69,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
           x.turn_back(w.gradient_d, w.scratch, t, count);
           if (x.decay)
             for (int64_t i = 0; i < count; ++i)
-              total += static_cast<double>(t + i) * (dot(w.phi_q + i * x.d, w.gradient_d + i * x.d, x.d) +
-                                                     c[i] * dot(w.phi_q + i * x.d, w.sums + i * x.d, x.d));
+              total += static_cast<double>(t + i) *
+                       dot_of_sum(w.phi_q + i * x.d, w.gradient_d + i * x.d, w.sums + i * x.d, c[i], x.d);
           store_gradient(x.map, to_q, b, h, t, count, w.gradient_d, w.phi_q, x.d, c, w.sums, x.d);
           absorb(x, part, fk, values.data, values.ld, a, count, w.scaled);
         }
@@ -120,8 +120,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
           if (write) {
             if (x.decay)
               for (int64_t i = 0; i < count; ++i)
-                total -= static_cast<double>(t + i) * (dot(w.phi_k + i * x.d, w.gradient_d + i * x.d, x.d) +
-                                                       dot(w.phi_k + i * x.d, w.sums + i * x.d, x.d));
+                total -= static_cast<double>(t + i) *
+                         dot_of_sum(w.phi_k + i * x.d, w.gradient_d + i * x.d, w.sums + i * x.d, 1, x.d);
             store_gradient(x.map, to_k, b, h, t, count, w.gradient_d, w.phi_k, x.d, kOnes.data(), w.sums, x.d);
           }
           // part becomes Σ_{t'≥t} a^(t'-(t-1)) …: what the frame before this chunk sees of it.

@@ -69,6 +69,13 @@ inline float dot(const float* x, const float* y, int64_t n) {
   return sum(total);
 }
 
+// x · (y + a z), sums of y and z first: they may cancel
+inline float dot_of_sum(const float* x, const float* y, const float* z, float a, int64_t n) {
+  vec total{};
+  for (int64_t i = 0; i < n; i += kWidth) total += load(x + i) * (load(y + i) + a * load(z + i));
+  return sum(total);
+}
+
 // y += a x
 inline void add(float* y, const float* x, int64_t n, float a = 1) {
   for (int64_t i = 0; i < n; i += kWidth) store(y + i, load(y + i) + a * load(x + i));

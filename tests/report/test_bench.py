@@ -153,7 +153,7 @@ def test_peak_memory_is_that_of_the_matrices():
     frames, heads, mb = 1024, bench_mixers.HEADS, 2**20
     pairs = 4 * heads * frames**2 / mb
     forward, both = bench_mixers._peaks_of_a_process("softmax-materialised", 1, frames)
-    assert 1.5 * pairs < forward < both < 8 * pairs
+    assert 1.5 * pairs < forward < both < 10 * pairs
     assert bench_mixers._peaks_of_a_process("linear", 1, frames)[1] < 1.5 * pairs
 
 
