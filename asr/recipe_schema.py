@@ -162,7 +162,7 @@ def describe(annotation: Any, constraints: Iterable[Any] = ()) -> str:
 def _bounded(words: str, constraints: Iterable[Any]) -> str:
     plain = [part for one in constraints for part in (one.metadata if isinstance(one, FieldInfo) else [one])]
     bounds = [
-        f"{sign} {bound:g}"
+        f"{sign} {bound if isinstance(bound, int) else format(bound, 'g')}"
         for constraint in plain
         for name, sign in _BOUNDS.items()
         if (bound := getattr(constraint, name, None)) is not None

@@ -60,7 +60,7 @@ def test_I3_errors_are_lines_on_stderr_and_exit_2(asr, recipe):
     result = asr("show", recipe, "training.learnig_rate=1", "seed=x")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines() == [
-        "error: override 'seed=x': seed: must be an integer >= 0, got 'x'",
+        "error: override 'seed=x': seed: must be an integer >= 0 and < 4294967296, got 'x'",
         "error: override 'training.learnig_rate=1': training: unknown key 'learnig_rate'; "
         "it belongs under training.optimiser as 'lr'",
     ]
