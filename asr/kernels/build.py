@@ -161,7 +161,7 @@ def _name(cuda: bool) -> str:
     return f"{'cuda' if cuda else 'kernels'}-{key(cuda)}"
 
 
-def library_path(cuda: bool = False) -> Path:
+def compiled_path(cuda: bool = False) -> Path:
     return cache() / f"{_name(cuda)}.so"
 
 
@@ -183,7 +183,7 @@ def build(limit: float = TIME_LIMIT, retry: bool = True, cuda: bool = False) -> 
     shipped = Path(__file__).with_name("prebuilt") / f"{_name(cuda)}.so"
     if shipped.exists():
         return shipped
-    target = library_path(cuda)
+    target = compiled_path(cuda)
     if target.exists():
         return target
     end = time.monotonic() + limit

@@ -87,7 +87,7 @@ def units() -> int:
 def test_built_once_and_found_again(compile_with):
     calls = compile_with()
     path = build.build()
-    assert path == build.library_path()
+    assert path == build.compiled_path()
     assert path.exists()
     assert len(calls.read_text().splitlines()) == units() + 1  # and one to link
     assert build.build() == path
@@ -119,7 +119,7 @@ def test_two_processes_build_once(compile_with, tmp_path):
     program = "from asr.kernels import build; print(build.build())"
     processes = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     paths = {process.communicate(timeout=120)[0].strip() for process in processes}
-    assert paths == {str(build.library_path())}
+    assert paths == {str(build.compiled_path())}
     assert len(calls.read_text().splitlines()) == units() + 1
 
 
@@ -151,7 +151,7 @@ def test_a_time_limit_leaves_no_process_and_no_lock(compile_with):
 
 def test_a_lock_dies_with_its_owner(compile_with):
     compile_with()
-    lock = build.library_path().with_suffix(".lock")
+    lock = build.compiled_path().with_suffix(".lock")
     program = (
         f"import fcntl, time; file = open({str(lock)!r}, 'a'); fcntl.flock(file, fcntl.LOCK_EX);"
         " print('locked', flush=True); time.sleep(600)"
@@ -230,7 +230,7 @@ def test_a_forced_backend_never_falls_back(monkeypatch):
 def test_the_cuda_library_is_one_of_its_own(nvcc_of):
     calls = nvcc_of(13)
     path = build.build(cuda=True)
-    assert path == build.library_path(cuda=True)
+    assert path == build.compiled_path(cuda=True)
     assert path.name.startswith("cuda-")
     lines = calls.read_text().splitlines()
     assert len(lines) == len(list(build.sources().glob("cuda/*.cu"))) + 1
@@ -240,7 +240,7 @@ def test_the_cuda_library_is_one_of_its_own(nvcc_of):
     assert "sm_121" not in lines[0]
     assert build.build(cuda=True) == path
     assert len(calls.read_text().splitlines()) == len(lines)
-    assert not build.library_path().exists()
+    assert not build.compiled_path().exists()
 
 
 def test_nvcc_must_be_of_the_cuda_that_torch_has(nvcc_of, monkeypatch, tmp_path):
