@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from asr.attention.directions import DirectionalConfig
 from asr.attention.gated_output import GatedOutput, check_width
-from asr.attention.masks import zero_padding
 from asr.attention.mixer import Mixer
 from asr.kernels import gated_linear_attention
 from asr.kernels.features import wide
@@ -86,10 +85,6 @@ class GatedLinearAttention(Mixer):
         self.project = nn.Linear(dim, heads * (2 * self.keys + self.values))
         self.gates = nn.Sequential(nn.Linear(dim, rank, bias=False), nn.Linear(rank, heads * self.keys))
         self.out = GatedOutput(dim, heads, self.values, eps)
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        x = zero_padding(x, lengths)  # padding comes after every real frame, so no real frame ever sees it
-        return self.step(x, self.initial_state(x.shape[0]))[0]
 
     def initial_state(self, batch: int) -> GatedState:
         like = self.project.weight

@@ -21,7 +21,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from asr.attention.directions import DirectionalConfig
-from asr.attention.masks import zero_padding
 from asr.attention.mixer import Mixer
 from asr.kernels import causal_linear_attention, prepare, rotary_table
 from asr.kernels.features import wide
@@ -77,11 +76,6 @@ class LightningAttention(Mixer):
     def memory_frames(self) -> Tensor | None:
         """(heads,) 1/(1 − λ): the frames after which a weight is 1/e of what it was; None: nothing fades."""
         return None if self.decay is None else 1 / (1 - self.decay)
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """(batch, time, dim), (batch,) → (batch, time, dim). Frames past a row's length neither give nor receive."""
-        # Padding comes after every real frame, so no real frame ever sees it.
-        return self.step(zero_padding(x, lengths), self.initial_state(x.shape[0]))[0]
 
     def initial_state(self, batch: int) -> LightningState:
         like = self.output.weight

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from asr.attention.masks import zero_padding
 from asr.config import Config
 
 
@@ -56,8 +57,12 @@ class Mixer(nn.Module):
         return 1
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """(batch, time, dim), (batch,) → (batch, time, dim). Frames past a row's length neither give nor receive."""
-        raise NotImplementedError
+        """(batch, time, dim), (batch,) → (batch, time, dim). Frames past a row's length neither give nor receive.
+
+        One that always streams needs no `forward` of its own: the whole is one step from the start. Padding comes after
+        every real frame, so no real frame ever sees it.
+        """
+        return self.step(zero_padding(x, lengths), self.initial_state(x.shape[0]))[0]
 
     def initial_state(self, batch: int) -> Any:
         """What a streaming mixer remembers before the first frame: a NamedTuple of tensors (batch, …) and numbers."""

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from asr.attention.directions import DirectionalConfig
 from asr.attention.gated_output import GatedOutput
-from asr.attention.masks import zero_padding
 from asr.attention.mixer import Mixer
 from asr.kernels import causal_linear_attention, prepare, rotary_table
 from asr.kernels.features import wide
@@ -84,10 +83,6 @@ class Retention(Mixer):
     def memory_frames(self) -> Tensor:
         """(heads,) 1/(1 − γ): the frames after which a weight is 1/e of what it was."""
         return 1 / (1 - self.decay())
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        x = zero_padding(x, lengths)  # padding comes after every real frame, so no real frame ever sees it
-        return self.step(x, self.initial_state(x.shape[0]))[0]
 
     def initial_state(self, batch: int) -> RetentionState:
         like = self.project.weight
