@@ -13,20 +13,23 @@ if TYPE_CHECKING:
     from asr.report.bench_epoch import EpochTime
     from asr.report.bench_kernels import Timing
     from asr.report.bench_mixers import Cost
+    from asr.report.bench_scaling import Ratio
 
 
 def bench(
     what: Annotated[
-        Literal["kernels", "mixers", "epoch"],
-        typer.Argument(help="The attention ops alone, one layer of each mixer, or whole training steps."),
+        Literal["kernels", "scaling", "mixers", "epoch"],
+        typer.Argument(
+            help="The attention ops beside others, or beside themselves; one layer of each mixer; whole training steps."
+        ),
     ],
     lengths: Annotated[
         str, typer.Option(help="Frames, separated by commas. epoch also takes `wsj`: WSJ's number and lengths.")
     ] = "",
-    dims: Annotated[str, typer.Option(help="kernels: widths of a head.")] = "32,64",
+    dims: Annotated[str, typer.Option(help="kernels, scaling: widths of a head.")] = "32,64",
     repeats: Annotated[
         int | None,
-        typer.Option(min=1, help="Measurements of each, whose median counts: 7, mixers: 5, epoch: 1."),
+        typer.Option(min=1, help="Measurements of each, whose median counts: 7, scaling: 9, mixers: 5, epoch: 1."),
     ] = None,
     samples: Annotated[int, typer.Option(min=2, help="epoch: batches measured, the others extrapolated.")] = 6,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
@@ -36,6 +39,7 @@ def bench(
 
     kernels: milliseconds of every op, forward and forward with backward, beside fast-transformers, reformer-pytorch,
     performer-pytorch (where they are installed) and torch's softmax attention; batch · frames = 8,192, 6 heads.
+    scaling: the ops with one head on one thread and on all, in bfloat16, and frame by frame.
     mixers: parameters, size of the streaming state, milliseconds and peak memory of one layer of every mixer, and the
     ratio to softmax attention; batch · frames = 8,192, width 192, 6 heads; frames 512, 2,048 and 8,192.
     epoch: seconds per epoch of the four models of "Transformers are RNNs" on made-up features.
@@ -45,11 +49,13 @@ def bench(
     if threads:
         torch.set_num_threads(threads)
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, float32")
-    rows: list[Timing] | list[Cost] | list[EpochTime]
+    rows: list[Timing] | list[Ratio] | list[Cost] | list[EpochTime]
     if what == "kernels":
         rows = _kernels(
             _numbers("--dims", dims), _numbers("--lengths", lengths or "128,256,512,800,2048,8192"), repeats or 7
         )
+    elif what == "scaling":
+        rows = _scaling(_numbers("--dims", dims), repeats or 9)
     elif what == "mixers":
         rows = _mixers(_numbers("--lengths", lengths or "512,2048,8192"), repeats or 5)
     else:
@@ -106,6 +112,28 @@ def _cell(timing: Timing | None, ours: Timing) -> str:
 def _pair(forward: float, both: float, base: tuple[float, float] | None) -> str:
     text = f"{forward:.2f} / {both:.2f}"
     return text if base is None else f"{text} ({forward / base[0]:.1f} / {both / base[1]:.1f})"
+
+
+def _scaling(dims: list[int], repeats: int) -> list[Ratio]:
+    import torch
+
+    from asr.kernels import backend, prepare
+    from asr.report import bench_scaling
+
+    prepare()
+    rows = [r for dim in dims for r in bench_scaling.threads(dim, repeats=repeats)]
+    rows += [r for dim in dims for r in bench_scaling.half(dim, repeats=repeats)]
+    print("\none head of 8,192 frames on one thread and on all; 16 × 512 frames in float32 and in bfloat16\n")
+    table = []
+    for r in rows:
+        cells = [f"{a:.2f} → {b:.2f} ({a / b:.2f} times as fast)" for a, b in (r.forward_ms, r.both_ms)]
+        table.append([r.what, str(r.dim), *cells])
+    _table(["op", "dim", "ms forward", "ms forward and backward"], table)
+    if backend.compiled(torch.zeros(1)):
+        print("\none frame, heads of 32, µs\n")
+        steps = [[str(h), *(f"{us:.1f}" for us in bench_scaling.step(32, h))] for h in (1, 6)]
+        _table(["heads", "causal_linear_step", "its op", "its op on an empty batch"], steps)
+    return rows
 
 
 def _mixers(lengths: list[int], repeats: int) -> list[Cost]:

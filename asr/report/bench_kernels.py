@@ -60,7 +60,7 @@ def interleaved(
     forward: dict[str, list[float]] = {name: [] for name in methods}
     both: dict[str, list[float]] = {name: [] for name in methods}
     with torch.no_grad():  # warms up, too
-        gradients = {name: torch.randn(method(*inputs).shape) for name, method in methods.items()}
+        gradients = {name: torch.randn_like(method(*inputs)) for name, method in methods.items()}
     for repeat in range(repeats + 1):  # the first warms the backward passes up
         for name, method in methods.items():
             with torch.no_grad():

@@ -15,8 +15,9 @@ from asr.attention.lsh import LshConfig
 from asr.attention.softmax import SoftmaxConfig
 from asr.cli import main
 from asr.encoder.config import BilstmConfig, ModelConfig, TransformerConfig
+from asr.kernels import build
 from asr.recipe_loader import load_recipe
-from asr.report import bench_epoch, bench_kernels, bench_mixers
+from asr.report import bench_epoch, bench_kernels, bench_mixers, bench_scaling
 
 OPS = {"linear", "causal linear", "LSH-4"}
 
@@ -196,3 +197,20 @@ def test_bad_numbers_are_named(arguments):
     result = CliRunner().invoke(main.app, ["bench", *arguments])
     assert result.exit_code == 2
     assert f"{arguments[1]} {arguments[2]}: numbers from 1" in result.output
+
+
+def test_scaling_compares_each_op_with_itself_and_leaves_the_threads_as_they_were():
+    if reason := build.load():
+        pytest.skip(reason)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        rows = bench_scaling.threads(4, frames=70, repeats=1) + bench_scaling.half(4, tokens=140, frames=70, repeats=1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert [r.what for r in rows] == [f"{op}: 1 thread, 2" for op in ("linear", "causal linear", "LSH-4")] + [
+        f"{op}: float32, bfloat16" for op in ("linear", "causal linear", "LSH-4")
+    ]
+    assert all(ms > 0 for r in rows for ms in (*r.forward_ms, *r.both_ms))
+    assert all(us > 0 for us in bench_scaling.step(4, heads=2, calls=3, repeats=1))
