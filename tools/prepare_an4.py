@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import prepare_common as common
-from prepare_shards import Shards, add_options
+from prepare_shards import Shards
 
 from asr.data.audio_stats import AudioStats
 from asr.data.lexicon import read_lexicon
@@ -24,7 +24,6 @@ def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--dev-speakers", type=common.positive, default=7, help="training speakers held out for dev")
     parser.add_argument("--seed", type=common.count, default=0, help="chooses the dev speakers")
-    add_options(parser)
     args = parser.parse_args()
     shards = Shards(args)
     data = common.folder(args.data)
@@ -44,7 +43,7 @@ def main() -> None:
     train, test = common.spread(train, args.limit), common.spread(test, args.limit)
     rest, dev = common.split_speakers(common.measure(train, dropped, stats, shards), args.dev_speakers, args.seed)
     sets = {"train": rest, "dev": dev, "test": common.measure(test, dropped, stats, shards)}
-    common.write_sets(args.out, sets, read_lexicon(lexicon, "keep"), dropped, stats, shards=shards)
+    common.write_sets(args.out, sets, read_lexicon(lexicon, "keep"), dropped, shards, stats)
 
 
 def _original(data: Path, name: str, dropped: dict[str, str]) -> list[common.Item]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from prepare_shards import Shards
+from prepare_shards import Shards, add_options
 
-from asr.data.audio_stats import AudioStats
+from asr.data.audio_stats import AudioStats, Stretch
 from asr.data.lexicon import Lexicon, write_lexicon
 from asr.data.manifest import Utterance, write_manifest
 from asr.data.preparation_report import write_report
@@ -39,11 +39,12 @@ def run(main: Callable[[], None]) -> int:
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with `--data` and `--out`, described by the program's docstring."""
+    """A parser with `--data`, `--out`, `--shard` and `--merge`, described by the program's docstring."""
     result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--data", type=Path, required=True, help="folder of the corpus as distributed")
     result.add_argument("--out", type=Path, required=True, help="folder to write manifests and lexicon to")
     result.add_argument("--limit", type=positive, help="use this many utterances a list, spread over it; for trials")
+    add_options(result)
     return result
 
 
@@ -136,11 +137,11 @@ def measure(
     """
     items = list(items)
     print(f"reading {len(items)} audio files ...", file=sys.stderr)
-    results = shards.measure([audio for _, audio, _, _ in items])
+    results = shards.measure([Stretch(audio) for _, audio, _, _ in items])
     utterances = []
     for (id, audio, speaker, text), result in zip(items, results, strict=True):
-        if isinstance(result, str):
-            dropped[id] = result
+        if not isinstance(result, AudioStats):
+            dropped[id] = str(result)
             continue
         stats[id] = result
         utterances.append(Utterance(id=id, audio=audio, duration=result.seconds, speaker=speaker, text=text))
@@ -168,16 +169,16 @@ def write_sets(
     sets: Mapping[str, list[Utterance]],
     lexicon: Lexicon | None,
     dropped: Mapping[str, str],
+    shards: Shards,
     stats: Mapping[str, AudioStats] | None = None,
     notices: Sequence[str] = (),
-    shards: Shards | None = None,
 ) -> None:
     """Write `SET.jsonl`, `lexicon.txt` (where there is one), `report.txt` and `report.json`, and print the report.
 
     A run that is a shard of one writes what it measured instead. Raises DataError before writing anything if a set is
     empty.
     """
-    if shards is not None and not shards.finish():
+    if not shards.finish():
         return
     empty = [name for name, utterances in sets.items() if not utterances]
     if empty:
@@ -191,6 +192,5 @@ def write_sets(
         write_lexicon(out / "lexicon.txt", lexicon)
     report = write_report(out, sets, dropped, stats=stats, lexicon=lexicon, notices=notices)
     print(report.text(most=MOST), end="")
-    if shards is not None:
-        shards.clear()
+    shards.clear()
     print(f"written to {out}; complete lists in {out / 'report.txt'}")

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import prepare_common as common
-from prepare_shards import Shards, add_options
+from prepare_shards import Shards
 
 from asr.data.audio_stats import AudioStats
 from asr.data.lexicon import read_lexicon
@@ -64,7 +64,7 @@ def main() -> None:
         for utterance in utterances:
             sets[where[utterance.speaker]].append(utterance)
     lexicon = read_lexicon(args.lexicon, "keep") if args.lexicon else None
-    common.write_sets(args.out, sets, lexicon, dropped, stats, shards=shards)
+    common.write_sets(args.out, sets, lexicon, dropped, shards, stats)
 
 
 Row = tuple[str, Path, str, str, str]  # id, audio, speaker, text, split (empty: none)
@@ -183,7 +183,6 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=common.count, default=0, help="chooses the speakers of each set")
     parser.add_argument("--lexicon", type=Path, help="copied to lexicon.txt; words that it lacks are counted")
-    add_options(parser)
     return parser.parse_args()
 
 

@@ -19,6 +19,7 @@ import prepare_common as common
 from kaldi.features import export_features, import_features
 from kaldi.read import read_data_dir
 from kaldi.write import write_data_dir
+from prepare_shards import Shards, add_options
 
 from asr.data.audio_stats import AudioStats
 from asr.data.lexicon import read_lexicon
@@ -38,6 +39,7 @@ def main() -> None:
 
 
 def _import(args: argparse.Namespace) -> None:
+    shards = Shards(args)
     sets: dict[str, list[Utterance]] = {}
     stats: dict[str, AudioStats] = {}
     dropped: dict[str, str] = {}
@@ -45,7 +47,7 @@ def _import(args: argparse.Namespace) -> None:
     folders = _folders(args.sets)
     for name, folder in folders.items():
         print(f"reading {folder} ...", file=sys.stderr)
-        part = read_data_dir(folder, args.root, args.out / "wav" / name, args.max_overshoot)
+        part = read_data_dir(folder, args.root, args.out / "wav" / name, args.max_overshoot, shards.measure)
         differ = [id for id, s in part.stats.items() if id in stats and stats[id].digest != s.digest]
         if differ:
             notices.append(f"{len(differ)} ids of {name} stand for other audio in another set, such as {differ[0]}")
@@ -53,8 +55,10 @@ def _import(args: argparse.Namespace) -> None:
         stats = part.stats | stats
         dropped |= part.dropped
         notices += part.notices
+    if not shards.finish():
+        return
     lexicon = read_lexicon(args.lexicon, "keep") if args.lexicon else None
-    common.write_sets(args.out, sets, lexicon, dropped, stats, notices)
+    common.write_sets(args.out, sets, lexicon, dropped, shards, stats, notices)
     if args.features:
         for name, folder in folders.items():
             print(import_features(folder / "feats.scp", args.root, args.out / "kaldi_features" / name))
@@ -106,6 +110,7 @@ def _parse() -> argparse.Namespace:
         action="store_true",
         help="feats.scp too, as a feature store in OUT/kaldi_features, to look at: training computes its own",
     )
+    add_options(read)
     write = commands.add_parser("export", help="a manifest to a data directory")
     write.add_argument("manifest", type=Path)
     write.add_argument("--out", type=Path, required=True, help="data directory to write")

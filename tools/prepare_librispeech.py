@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import prepare_common as common
-from prepare_shards import Shards, add_options
+from prepare_shards import Shards
 
 from asr.data.audio_stats import AudioStats
 from asr.data.lexicon import Lexicon, make_lexicon, read_lexicon
@@ -40,7 +40,7 @@ def main() -> None:
     else:
         train, dev = common.split_speakers(train, args.dev_speakers, args.seed)
     sets = {"train": train, "dev": dev} | {subset: utterances([subset]) for subset in args.test}
-    common.write_sets(args.out, sets, lexicon, dropped, stats, shards=shards)
+    common.write_sets(args.out, sets, lexicon, dropped, shards, stats)
 
 
 def _parse() -> argparse.Namespace:
@@ -53,7 +53,6 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=common.count, default=0, help="chooses the dev speakers")
     parser.add_argument("--lexicon", type=Path, help="CMUdict style lexicon in upper case")
-    add_options(parser)
     args = parser.parse_args()
     clash = {"train", "dev"} & set(args.test)
     if clash:

@@ -12,59 +12,85 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from asr.data.audio_stats import AudioStats, Stretch, measure_audio
 from asr.errors import DataError
 from asr.files import write_atomically
 
 ELSEWHERE = AudioStats(0, 16000, 16000, 0.0, "", 1.0, 0.0, 0.0)  # stands for what another shard measures
+Measured = AudioStats | float | str  # what the samples show, or only seconds, or the reason why there is neither
 
 
 class Shards:
-    """What `--shard` and `--merge` ask for; with neither, everything is measured here.
+    """What `--shard` and `--merge` ask for; with neither, everything is done here.
 
     Raises:
-        DataError: from `measure` and `finish`; a shard is missing, or was run with other options.
+        DataError: a shard is missing, unreadable, or was run with other options or on other data.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.folder: Path = args.out / "shards"
         self.part: tuple[int, int] | None = args.shard
         self.merge: int | None = args.merge
-        self._found: dict[str, AudioStats | str] = {}
-        self._asked = 0
+        # A path may be spelt differently on another machine; whether it is the same, the keys of the results show.
+        options = {k: v for k, v in vars(args).items() if k not in ("shard", "merge") and not isinstance(v, Path)}
+        self._options = json.loads(json.dumps(options, default=str))
+        self._found: dict[str, Any] = {}
+        self._places: dict[str, int] = {}
         if self.merge is not None:
             self._read(self.merge)
 
-    def measure(self, files: Sequence[Path]) -> list[AudioStats | str]:
-        """Of each file its statistics or the reason why it cannot be used; `ELSEWHERE` if it is another shard's."""
+    def share(self, keys: Sequence[tuple[Any, ...]], compute: Callable[[list[int]], Iterable[Any]]) -> list[Any]:
+        """The result for each key; None where another shard has it.
+
+        Args:
+            keys: what names a piece of work in every run. Those that begin alike, with the same file, go together.
+            compute: positions of keys → a result of plain types for each of them.
+        """
+        names = [json.dumps(key, ensure_ascii=False, default=str) for key in keys]
         if self.merge is not None:
-            missing = [file for file in files if str(file.absolute()) not in self._found]
+            missing = [key[0] for key, name in zip(keys, names, strict=True) if name not in self._found]
             if missing:
                 raise DataError(
-                    f"{self.folder}: no shard has measured {missing[0]} (and {len(missing) - 1} more); run all shards "
-                    "with the options of this run"
+                    f"{self.folder}: no shard has measured {missing[0]} (and {len(missing) - 1} more); "
+                    "the data are not those of the shards: run them all again"
                 )
-            return [self._found[str(file.absolute())] for file in files]
+            return [self._found[name] for name in names]
         number, count = self.part or (1, 1)
-        mine = [i for i in range(len(files)) if (self._asked + i) % count == number - 1]
-        self._asked += len(files)
-        results: list[AudioStats | str] = [ELSEWHERE] * len(files)
-        for i, result in zip(mine, measure_audio([Stretch(files[i]) for i in mine]), strict=True):
-            results[i] = self._found[str(files[i].absolute())] = result
+        places = [self._places.setdefault(str(key[0]), len(self._places)) for key in keys]
+        mine = [i for i, place in enumerate(places) if place % count == number - 1]
+        results: list[Any] = [None] * len(keys)
+        for i, result in zip(mine, compute(mine), strict=True):
+            results[i] = self._found[names[i]] = result
         return results
+
+    def measure(
+        self, stretches: Sequence[Stretch], measure: Callable[[list[Stretch]], Sequence[Measured]] = measure_audio
+    ) -> list[Measured]:
+        """What `measure` finds in each stretch of audio; `ELSEWHERE` if it is another shard's."""
+
+        def compute(mine: list[int]) -> list[Any]:
+            results = measure([stretches[i] for i in mine])
+            return [asdict(result) if isinstance(result, AudioStats) else result for result in results]
+
+        keys = [(str(s.audio.absolute()), s.channel, s.start, s.end) for s in stretches]
+        return [
+            ELSEWHERE if result is None else AudioStats(**result) if isinstance(result, dict) else result
+            for result in self.share(keys, compute)
+        ]
 
     def finish(self) -> bool:
         """Whether this run writes the sets; a shard writes what it measured instead, and says so."""
         if self.part is None:
             return True
         number, count = self.part
-        content = {key: value if isinstance(value, str) else asdict(value) for key, value in self._found.items()}
+        content = {"options": self._options, "found": self._found}
         write_atomically(self._file(number, count), json.dumps(content, ensure_ascii=False))
-        print(f"shard {number} of {count}: {len(content)} files measured; when all are there: --merge {count}")
+        print(f"shard {number} of {count}: {len(self._found)} measured; when all are there: --merge {count}")
         return False
 
     def clear(self) -> None:
@@ -77,8 +103,18 @@ class Shards:
         if absent:
             raise DataError(f"{self.folder}: --shard {', '.join(absent)} has not been run, or has not ended")
         for number in range(1, count + 1):
-            content = json.loads(self._file(number, count).read_text("utf-8"))
-            self._found |= {key: v if isinstance(v, str) else AudioStats(**v) for key, v in content.items()}
+            path = self._file(number, count)
+            try:
+                content = json.loads(path.read_text("utf-8"))
+                theirs, found = content["options"], content["found"]
+            except (ValueError, KeyError, TypeError):
+                raise DataError(f"{path}: cannot be read; run --shard {number}/{count} again") from None
+            differ = sorted(k for k in theirs.keys() | self._options.keys() if theirs.get(k) != self._options.get(k))
+            if differ:
+                raise DataError(
+                    f"{path}: was run with other options than this run: {', '.join(differ)}; give all the same"
+                )
+            self._found |= found
 
     def _file(self, number: int, count: int) -> Path:
         return self.folder / f"{number}-of-{count}.json"

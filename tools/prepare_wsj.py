@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import prepare_common as common
-from wsj.audio import measure
+from prepare_shards import Shards, add_options
+from wsj.audio import promised
 from wsj.discs import Corpus, find_corpus
 from wsj.index import Entry
 from wsj.lexicon import build_lexicon
@@ -31,7 +32,7 @@ from wsj.oov import cover
 from wsj.sets import SETS, entries_of, missing_audio
 from wsj.transcripts import Transcripts
 
-from asr.data.audio_stats import AudioStats
+from asr.data.audio_stats import AudioStats, Stretch, measure_audio
 from asr.data.manifest import Utterance
 from asr.errors import DataError
 
@@ -53,13 +54,16 @@ class Found:
 
 def main() -> None:
     args = _parse()
+    shards = Shards(args)
     corpus = find_corpus((name, root) for name, root in (("wsj0", args.wsj0), ("wsj1", args.wsj1)) if root)
     expected = _expected(args.counts, args.sets)
     lexicon = build_lexicon(args.lexicon, args.more_lexicon, args.pronunciations)
     found = Found()
     transcripts = Transcripts(corpus)
     entries = _entries(found, corpus, args.sets, args.mic)
-    _utterances(found, corpus, entries, transcripts, args)
+    _utterances(found, corpus, entries, transcripts, args, shards)
+    if not shards.finish():  # what is missing is for the merging run to say, which knows all of it
+        return
     found.problems += transcripts.faults
     for name, ids in found.sets.items():
         usable = sum(id in found.utterances for id in ids)
@@ -74,7 +78,7 @@ def main() -> None:
         sets["train_tr95"], sets["train_cv05"] = _split(sets["train_si284"], args.cv_share, args.seed)
     lexicon, notices = cover(lexicon, found.utterances.values(), args.oov, args.out / "oov.tsv")
     notices += _notices(found, transcripts)
-    common.write_sets(args.out, sets, lexicon, found.dropped, found.stats or None, notices)
+    common.write_sets(args.out, sets, lexicon, found.dropped, shards, found.stats or None, notices)
 
 
 def _parse() -> argparse.Namespace:
@@ -103,6 +107,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--cv-share", type=float, default=0.05, help="share of speakers in train_cv05")
     parser.add_argument("--seed", type=common.count, default=0, help="chooses the speakers of train_cv05")
+    add_options(parser)
     args = parser.parse_args()
     if not (args.wsj0 or args.wsj1):
         parser.error("--wsj0 or --wsj1 is needed; most sets need both")
@@ -144,7 +149,12 @@ def _entries(found: Found, corpus: Corpus, names: list[str], mic: str) -> dict[s
 
 
 def _utterances(
-    found: Found, corpus: Corpus, entries: Mapping[str, Entry], transcripts: Transcripts, args: argparse.Namespace
+    found: Found,
+    corpus: Corpus,
+    entries: Mapping[str, Entry],
+    transcripts: Transcripts,
+    args: argparse.Namespace,
+    shards: Shards,
 ) -> None:
     texts: dict[str, tuple[str, Normalised]] = {}
     reasons: dict[str, list[str]] = {}
@@ -158,7 +168,9 @@ def _utterances(
     for reason, ids in reasons.items():
         found.problems.append(f"{_some(ids)}: {reason}")
     files = [_file(corpus, entries[id], args.mic) for id in texts]
-    measured = measure(files, args.audio == "decode")
+    decode = args.audio == "decode"
+    print(f"{'decoding' if decode else 'reading the headers of'} {len(files)} recordings ...", file=sys.stderr)
+    measured = shards.measure([Stretch(file) for file in files], measure_audio if decode else promised)
     for (id, (raw, words)), file, result in zip(texts.items(), files, measured, strict=True):
         if isinstance(result, str):
             found.dropped[id] = result

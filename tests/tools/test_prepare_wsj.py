@@ -189,6 +189,24 @@ def test_missing_disc_with_recordings(prepare, tree, tmp_path):
     assert len(read_manifest(tmp_path / "out/train_si284.jsonl")) == 29
 
 
+@pytest.mark.parametrize("audio", ["decode", "header"])
+def test_shards_merged_are_the_whole(prepare, tree, tmp_path, audio):
+    lost, broken = (one(tree, pattern) for pattern in ("*/si_tr_s/*/*2.wv1", "*/si_tr_s/*/*3.wv1"))
+    lost.unlink()
+    broken.write_bytes(broken.read_bytes()[:300])
+    results = []
+    for ways in ([()], [("--shard", "2/2"), ("--shard", "1/2"), ("--merge", "2")]):
+        for more in ways:
+            done = prepare(tree, "--audio", audio, "--allow-missing", *more)
+            assert done.code == 0, done.err
+        assert f"missing: {broken.stem}: " in done.err, "said by the run that knows all"
+        out = (tmp_path / "out").rename(tmp_path / f"out{len(results)}")
+        results.append({str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()})
+    assert results[0] == results[1]
+    assert lost.stem.encode() in results[0]["report.txt"]
+    assert broken.stem.encode() in results[0]["report.txt"]
+
+
 @pytest.mark.parametrize(
     ("disc", "first"), [("11-13.1", "train_si84"), ("13-34.1", "test_dev93"), ("13-32.1", "test_eval93")]
 )

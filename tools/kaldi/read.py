@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+
+from prepare_shards import Measured
 
 from asr.data.audio_stats import AudioStats, Stretch, measure_audio
 from asr.data.manifest import Utterance
@@ -12,8 +16,10 @@ from asr.data.text import split_words
 from asr.errors import AsrError, DataError
 from kaldi.archives import extract_sound
 from kaldi.mismatch import mismatch_table
-from kaldi.rxfilename import parse
+from kaldi.rxfilename import Place, parse
 from kaldi.tables import Field, Table, byte_order, read_speakers, read_table
+
+Measure = Callable[[list[Stretch]], Sequence[Measured]]
 
 
 @dataclass
@@ -26,12 +32,19 @@ class Imported:
     notices: list[str] = field(default_factory=list)
 
 
-def read_data_dir(folder: Path, root: Path, sounds: Path, max_overshoot: float) -> Imported:
+def read_data_dir(
+    folder: Path,
+    root: Path,
+    sounds: Path,
+    max_overshoot: float,
+    share: Callable[[list[Stretch], Measure], list[Measured]],
+) -> Imported:
     """Read `wav.scp`, `text`, and where they are there `segments`, `utt2spk` and `spk2utt`.
 
     Relative paths in `wav.scp` are relative to `root`; sounds inside archives are written to the folder `sounds`.
     A segment that ends up to `max_overshoot` seconds after its recording is cut there, with a notice; one that ends
-    later, or does not start before both, is dropped. An id that is not in all files is dropped.
+    later, or does not start before both, is dropped. An id that is not in all files is dropped. `share` calls the
+    measuring function that it is given for the stretches of this process (`Shards.measure`).
 
     Raises DataError for a missing file, an id that stands twice, and if the files have no id in common.
     """
@@ -55,10 +68,10 @@ def read_data_dir(folder: Path, root: Path, sounds: Path, max_overshoot: float) 
             stretches[id] = found.whole(id) if segments is None else found.segment(segments[id])
         except AsrError as error:
             result.dropped[id] = str(error)
-    measured = measure_audio(list(stretches.values()), max_overshoot)
+    measured = share(list(stretches.values()), partial(found.measure, max_overshoot=max_overshoot))
     for (id, stretch), stats in zip(stretches.items(), measured, strict=True):
-        if isinstance(stats, str):
-            result.dropped[id] = stats if segments is None else f"{segments[id].where}: {stats}"
+        if not isinstance(stats, AudioStats):
+            result.dropped[id] = f"{stats}" if segments is None else f"{segments[id].where}: {stats}"
             continue
         try:
             text = " ".join(split_words(texts[id].value))
@@ -102,6 +115,7 @@ class _Recordings:
     def __init__(self, wavs: Table, root: Path, sounds: Path) -> None:
         self.wavs, self.root, self.sounds = wavs, root, sounds
         self.found: dict[str, Stretch | AsrError] = {}
+        self.archived: dict[Path, Place] = {}  # file to be written → where its sound lies
 
     def whole(self, id: str) -> Stretch:
         if id not in self.found:
@@ -124,8 +138,19 @@ class _Recordings:
         # Percent signs keep ids with a slash, and ids that differ in case alone, apart on every file system.
         name = "".join(c if c.isdigit() or c.islower() or c in "-_" else f"%{ord(c):02X}" for c in id)
         target = self.sounds / f"{name}.wav"
-        extract_sound(place, target)
+        self.archived[target] = place
         return Stretch(target)
+
+    def measure(self, stretches: list[Stretch], max_overshoot: float) -> list[Measured]:
+        """As `measure_audio`, of sounds that are taken out of their archives first."""
+        lost: dict[Path, str] = {}
+        for audio in dict.fromkeys(stretch.audio for stretch in stretches if stretch.audio in self.archived):
+            try:
+                extract_sound(self.archived[audio], audio)
+            except AsrError as error:
+                lost[audio] = str(error)
+        there = iter(measure_audio([stretch for stretch in stretches if stretch.audio not in lost], max_overshoot))
+        return [lost[stretch.audio] if stretch.audio in lost else next(there) for stretch in stretches]
 
     def segment(self, line: Field) -> Stretch:
         """`RECORDING START END [CHANNEL]`, in seconds; an END of -1 is the end of the recording."""
