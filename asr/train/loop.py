@@ -51,7 +51,7 @@ def train(recipe: Recipe, *, resume: bool = False, overwrite: bool = False, tria
     """
     with (
         World(recipe.training) as world,
-        (Run if world.first else Onlooker)(recipe, resume or world.restarted, overwrite) as run,
+        (Run if world.first else Onlooker)(recipe, resume, overwrite, world.restarted) as run,
     ):
         state = prepare(recipe, run, world, trial)
         config, counters = recipe.training, state.counters

@@ -41,6 +41,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Run:
     """Holds the folder, copies log lines into train.log, writes log.jsonl and TensorBoard. A context manager.
 
+    `restarted`: torchrun started the processes anew; then a training that it began is gone on with.
     Nothing of an earlier training is touched before `begin`, so that a recipe or data in error costs no result.
 
     Raises:
@@ -48,13 +49,14 @@ class Run:
             was asked for; it holds somebody else's recipe.yaml; it cannot be written, then or later.
     """
 
-    def __init__(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
+    def __init__(self, recipe: Recipe, resume: bool, overwrite: bool, restarted: bool = False) -> None:
         assert recipe.exp is not None, "load_recipe fills exp"
         self.recipe, self.folder = recipe, recipe.exp
         self.last, self.previous, self.best = (self.folder / f"{name}.pt" for name in ("last", "previous", "best"))
         self.averaged = self.folder / "averaged.pt"
         self.events, self.copy = self.folder / "log.jsonl", self.folder / "recipe.yaml"
-        self.resuming, self._resume, self._overwrite = False, resume, overwrite
+        self.resuming, self._resume, self._overwrite, self._restarted = False, resume, overwrite, restarted
+        self._begun = self.folder / ".begun"
         self._damaged = False
         self._board: Any = None
 
@@ -66,7 +68,7 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(self.folder)
             try:
-                self.resuming = self._resume and resumable(self.folder)
+                self.resuming = resumable(self.folder) and (self._resume or self._begun_before_restart())
                 if trained and not self.resuming and not self._overwrite:
                     raise AsrError(
                         f"{self.folder} holds a training already; add --resume, --overwrite or another exp=DIR"
@@ -101,6 +103,15 @@ class Run:
         if full and error is not None:
             raise error from None
 
+    def _begun_before_restart(self) -> bool:
+        """Whether torchrun started this process anew and what is in the folder is its training, not an earlier one.
+
+        A first start that was told to overwrite, or refused to, may have ended before it cleared the folder.
+        """
+        if not self._restarted:
+            self._begun.unlink(missing_ok=True)
+        return self._begun.exists() and self._begun.read_text(encoding="utf-8") == launch()
+
     def load(self) -> dict[str, Any] | None:
         """The newest whole checkpoint of the training to continue; None where there is none to continue.
 
@@ -134,6 +145,8 @@ class Run:
             prune(self.folder, ())
             shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
             self.events.touch()
+            if launch():
+                write_atomically(self._begun, launch())
         write_atomically(self.copy, dump_recipe(self.recipe))
         if self.recipe.training.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -215,6 +228,11 @@ class _LogFile(logging.FileHandler):
 def resumable(folder: Path) -> bool:
     """Whether a training in the folder can be gone on with."""
     return any((folder / name).exists() for name in ("last.pt", "previous.pt"))
+
+
+def launch() -> str:
+    """What torchrun calls all of its starts and restarts of one training; empty without torchrun."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", "")
 
 
 def _epoch(line: bytes) -> int:

@@ -281,6 +281,45 @@ def test_overwrite_with_bad_data_costs_nothing(toy, trained, tmp_path_factory):
     assert files(trained) == before
 
 
+def torchrun_starts(monkeypatch, restarts, run_id="b7"):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
+
+
+def test_restarted_before_it_cleared_the_folder_is_not_the_earlier_training(toy, trained, monkeypatch):
+    """Restarts go on with what they began, and with nothing else; also where that has torchrun's name for theirs."""
+    (trained / ".begun").write_text("b7")
+    recipe = toy.recipe(trained)  # the same, so that going on would not be refused for another reason
+    torchrun_starts(monkeypatch, 0)
+    with monkeypatch.context() as dying:
+        dying.setattr(loop, "prepare", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loop.train(recipe, overwrite=True)
+    torchrun_starts(monkeypatch, 1)
+    before = files(trained)
+    with pytest.raises(AsrError, match="holds a training already"):
+        loop.train(recipe)
+    assert files(trained) == before
+
+    real, steps = loop._step, []
+
+    def step(group, state):
+        if len(steps) == 4:
+            raise KeyboardInterrupt
+        steps.append((state.counters.epoch, state.counters.group))
+        real(group, state)
+
+    monkeypatch.setattr(loop, "_step", step)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(toy.recipe(trained, "training.save_minutes=1e-9"), overwrite=True)
+    assert steps[0] == (0, 0), "not the earlier training gone on with"
+    monkeypatch.setattr(loop, "_step", real)
+    torchrun_starts(monkeypatch, 2)
+    loop.train(recipe, overwrite=True)
+    events = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    assert [e["resumed"] for e in events if e["event"] == "start"] == [False, True]
+
+
 def test_a_file_in_the_folders_place_is_one_line(toy, tmp_path):
     (tmp_path / "exp").write_text("")
     with pytest.raises(AsrError, match="exp: cannot be used as experiment folder"):
