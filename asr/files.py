@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+PATIENCE = 5.0  # seconds for a lock that others hold for a moment
 
 
 @contextmanager
@@ -37,6 +40,24 @@ def write_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line of UTF-8 text to a file that processes of several machines may add to; on the disk at the return.
+
+    A line that a kill cut off is ended first, so that it spoils no other.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+b") as file:
+        until = time.monotonic() + PATIENCE
+        while not try_lock(file.fileno()) and time.monotonic() < until:  # a stopped process must not stop us
+            time.sleep(0.01)
+        end = file.seek(0, os.SEEK_END)
+        if end:
+            file.seek(end - 1)
+        cut = end and file.read(1) != b"\n"
+        file.write((b"\n" if cut else b"") + line.encode("utf-8") + b"\n")
+        sync(file)
 
 
 def sync(file: BinaryIO) -> None:

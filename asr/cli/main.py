@@ -20,6 +20,7 @@ COMMANDS = (
     "average",
     "evaluate",
     "compare",
+    "runs",
     "inspect",
     "decode",
     "validate",

@@ -24,6 +24,7 @@ REPORTING = (
     "data.workers",
     "data.features",
     "training.tensorboard",
+    "training.ledger",
     "training.save_minutes",
     "training.max_nonfinite",
 )

@@ -85,6 +85,7 @@ def _run(recipe: Recipe, exp: Path, kill: tuple[int, int] | None, say: Callable[
     say(what)
     short: dict[str, Any] = {
         "epochs": EPOCHS, "save_minutes": 1e-9, "max_minutes": None, "validate_every": 1, "tensorboard": False,
+        "ledger": None,
     }  # fmt: skip
     if recipe.training.schedule.kind == "cosine":  # over steps: no two runs have the same clock
         short["schedule"] = recipe.training.schedule.model_copy(update={"by": "steps"})
@@ -93,7 +94,8 @@ def _run(recipe: Recipe, exp: Path, kill: tuple[int, int] | None, say: Callable[
     file.write_text(dump_recipe(recipe.model_copy(update={"training": training, "exp": exp})), encoding="utf-8")
     command = [sys.executable, "-m", "asr.train.check_resume", str(file), *map(str, kill or ())]
     began = time.perf_counter()
-    code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode
+    unlisted = {**os.environ, "ASR_LEDGER": ""}
+    code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=unlisted, check=False).returncode
     if code != (KILLED if kill else 0):
         raise AsrError(f"the check's training ({what}) ended with exit code {code}, see above")
     say(f"  {time.perf_counter() - began:.1f} s")

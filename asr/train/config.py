@@ -143,6 +143,7 @@ class TrainingConfig(Config):
     timeout_minutes: float = Field(10.0, gt=0)  # with several processes: one silent for so long ends the training
     max_nonfinite: int = Field(10, ge=1)  # steps in a row without a finite loss and gradient that end the training
     tensorboard: bool = True
+    ledger: RecipePath | None = None  # file that lists all runs; null: $ASR_LEDGER, or ledger.jsonl beside `exp`
 
     @property
     def views(self) -> int:

@@ -10,6 +10,9 @@ from pathlib import Path
 from asr.errors import AsrError
 from asr.files import try_lock
 
+NAME = ".lock"
+LOOK = 0.1  # seconds in which somebody who looks has looked
+
 
 class FolderLock:
     """Holds `folder` until `release` or the end of the process, however it ends: a lock is never left behind.
@@ -19,7 +22,9 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = open(folder / ".lock", "a+", encoding="utf-8")  # noqa: SIM115
+        self._file = open(folder / NAME, "a+", encoding="utf-8")  # noqa: SIM115
+        if not try_lock(self._file.fileno()):
+            time.sleep(LOOK)  # it may be but `in_use`
         if not try_lock(self._file.fileno()):
             self._file.seek(0)
             holder = self._file.read().strip() or "of unknown number"
@@ -34,3 +39,18 @@ class FolderLock:
 
     def release(self) -> None:
         self._file.close()
+
+
+def in_use(folder: Path) -> bool | None:
+    """Whether a training is running in the folder; None where nobody can tell: no such locks here, or no folder."""
+    try:
+        import fcntl
+
+        with open(folder / NAME, "rb") as file:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+    except (ImportError, OSError):
+        return None

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 
 from asr.errors import AsrError, DataError
-from asr.files import sync, write_atomically
+from asr.files import append_line, write_atomically
 from asr.recipe import Recipe
 from asr.recipe_loader import dump_recipe, recipe_from_dict, recipe_to_dict
 from asr.train.average import prune
 from asr.train.checkpoint import load_newest, save_checkpoint
+from asr.train.ledger import LedgerEntry
 from asr.train.lock import FolderLock
 
 log = logging.getLogger("asr")
@@ -31,7 +32,7 @@ log = logging.getLogger("asr")
 FREE_ON_RESUME = {
     "name", "exp", "published", "scoring", "data.test", "data.features", "data.workers", "training.epochs",
     "training.max_minutes", "training.early_stop", "training.tensorboard", "training.threads", "training.device",
-    "training.save_minutes", "training.max_nonfinite", "training.timeout_minutes",
+    "training.ledger", "training.save_minutes", "training.max_nonfinite", "training.timeout_minutes",
 }  # fmt: skip
 
 
@@ -84,6 +85,7 @@ class Run:
         if not log.isEnabledFor(logging.INFO):  # train.log is the same for a caller without logging of their own
             log.setLevel(logging.INFO)
         log.addHandler(self._handler)
+        self._entry = LedgerEntry(self.recipe, decisive(recipe_to_dict(self.recipe)), versions())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -93,6 +95,7 @@ class Run:
         if error is not None:  # the terminal shows it, so the log does
             reason = f"{error}" if isinstance(error, AsrError) else repr(error)
             self._handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, reason, (), None))
+        self._entry.close(error)
         log.removeHandler(self._handler)
         log.setLevel(self._level)
         with suppress(OSError):  # what a full disk did not take
@@ -127,6 +130,7 @@ class Run:
         if "training" not in saved:
             raise DataError(f"{path}: has weights only (a best.pt?) and cannot be resumed; start with --overwrite")
         self._check_same(path, saved["recipe"])
+        self._entry.resumed(saved["training"]["counters"])
         return saved
 
     def begin(self, epochs_done: int = 0) -> None:
@@ -161,10 +165,9 @@ class Run:
 
     def event(self, kind: str, **values: Any) -> None:
         """Append one line to log.jsonl; numbers of an epoch also become TensorBoard curves."""
-        line = json.dumps({"event": kind, "time": time.time(), **values}, ensure_ascii=False) + "\n"
-        with open(self.events, "ab") as file:
-            file.write(line.encode("utf-8"))
-            sync(file)  # before a checkpoint says that the epoch is over
+        line = json.dumps({"event": kind, "time": time.time(), **values}, ensure_ascii=False)
+        append_line(self.events, line)  # on the disk before a checkpoint says that the epoch is over
+        self._entry.follow(kind, values)
         if kind == "epoch" and self._board is not None:
             for key, value in values.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and key != "epoch":
@@ -251,6 +254,14 @@ def differences(new: Any, old: Any, path: str = "") -> list[str]:
         keys = sorted(new.keys() | old.keys())
         return [d for k in keys for d in differences(new.get(k), old.get(k), f"{path}.{k}" if path else k)]
     return [] if new == old else [path]
+
+
+def decisive(tree: Any, path: str = "") -> Any:
+    """A recipe's values without those that may differ between a run and its resumption."""
+    if not isinstance(tree, dict):
+        return tree
+    paths = {key: f"{path}.{key}" if path else key for key in tree}
+    return {key: decisive(value, paths[key]) for key, value in tree.items() if paths[key] not in FREE_ON_RESUME}
 
 
 def versions() -> dict[str, str]:
