@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
 
@@ -14,17 +16,25 @@ if TYPE_CHECKING:
     from asr.report.bench_kernels import Timing
     from asr.report.bench_mixers import Cost
     from asr.report.bench_scaling import Ratio
+    from asr.report.bench_train import Figure
 
 
 def bench(
     what: Annotated[
-        Literal["kernels", "scaling", "mixers", "epoch"],
+        Literal["kernels", "scaling", "mixers", "epoch", "train"],
         typer.Argument(
-            help="The attention ops beside others, or beside themselves; one layer of each mixer; whole training steps."
+            help="The attention ops beside others, or beside themselves; one layer of each mixer; the paper's models; "
+            "a recipe's training."
         ),
     ],
+    recipe: Annotated[Optional[Path], typer.Argument(help="train: the recipe file.")] = None,  # noqa: UP045
+    overrides: Annotated[Optional[list[str]], typer.Argument(help="Changes to it: key.sub=value …")] = None,  # noqa: UP045
     lengths: Annotated[
-        str, typer.Option(help="Frames, separated by commas. epoch also takes `wsj`: WSJ's number and lengths.")
+        str,
+        typer.Option(
+            help="Frames, separated by commas; or, of epoch and train, `wsj`: WSJ's number and lengths. Without it "
+            "train takes those of the recipe's manifests, if they are there."
+        ),
     ] = "",
     dims: Annotated[str, typer.Option(help="kernels, scaling: widths of a head.")] = "32,64",
     repeats: Annotated[
@@ -32,8 +42,13 @@ def bench(
         typer.Option(min=1, help="Measurements of each, whose median counts: 7, scaling: 9, mixers: 5, epoch: 1."),
     ] = None,
     samples: Annotated[int, typer.Option(min=2, help="epoch: batches measured, the others extrapolated.")] = 6,
+    steps: Annotated[
+        int, typer.Option(min=0, help="train: steps measured; 0: an epoch's, its validation and a checkpoint.")
+    ] = 40,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the figures to this CSV file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Also write the figures to this file, .json or CSV.")
+    ] = None,
 ) -> None:
     """Measure speed on this machine, everything in turns in one run; medians.
 
@@ -43,14 +58,23 @@ def bench(
     mixers: parameters, size of the streaming state, milliseconds and peak memory of one layer of every mixer, and the
     ratio to softmax attention; batch · frames = 8,192, width 192, 6 heads; frames 512, 2,048 and 8,192.
     epoch: seconds per epoch of the four models of "Transformers are RNNs" on made-up features.
+    train: where the time of a recipe's training goes, by part and by kind of operator, on made-up features of its
+    corpus' lengths; beside a loop written by hand.
     """
     import torch
 
+    from asr.errors import UsageError
+
+    if (recipe is not None) != (what == "train"):
+        raise UsageError("asr bench train RECIPE: the recipe and its changes belong to `train`, and it needs one")
     if threads:
         torch.set_num_threads(threads)
-    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, float32")
-    rows: list[Timing] | list[Ratio] | list[Cost] | list[EpochTime]
-    if what == "kernels":
+    rows: list[Timing] | list[Ratio] | list[Cost] | list[EpochTime] | list[Figure]
+    if recipe is None:
+        print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, float32")
+    if recipe is not None:
+        rows = _train(recipe, overrides or [], lengths, steps, threads)
+    elif what == "kernels":
         rows = _kernels(
             _numbers("--dims", dims), _numbers("--lengths", lengths or "128,256,512,800,2048,8192"), repeats or 7
         )
@@ -60,11 +84,20 @@ def bench(
         rows = _mixers(_numbers("--lengths", lengths or "512,2048,8192"), repeats or 5)
     else:
         rows = _epoch(lengths or "wsj", samples, repeats or 1)
-    if out:
-        with out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(rows[0]._fields)
-            writer.writerows(rows)
+    _write(out, rows)
+
+
+def _write(out: Path | None, rows: Sequence[Any]) -> None:
+    """A line, or an object, for each NamedTuple."""
+    if out is None:
+        return
+    if out.suffix == ".json":
+        out.write_text(json.dumps([row._asdict() for row in rows], indent=1) + "\n", encoding="utf-8")
+        return
+    with out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(rows[0]._fields)
+        writer.writerows(rows)
 
 
 def _numbers(option: str, text: str) -> list[int]:
@@ -194,3 +227,26 @@ def _epoch(lengths: str, samples: int, repeats: int) -> list[EpochTime]:
         print(f"\nlinear attention itself: {base.attention_share:.1%} of its training step")
         rows += found
     return rows
+
+
+def _train(recipe: Path, overrides: list[str], lengths: str, steps: int, threads: int) -> list[Figure]:
+    import torch
+
+    from asr.recipe_loader import load_recipe
+    from asr.report import bench_epoch, bench_train
+
+    loaded = load_recipe(recipe, [*overrides, *([f"training.threads={threads}"] if threads else [])])
+    if not lengths and not loaded.data.train.exists():
+        print(f"{loaded.data.train} is not there: WSJ's lengths instead")
+        lengths = "wsj"
+    made_up = None
+    if lengths:
+        numbers = [] if lengths == "wsj" else _numbers("--lengths", lengths)
+        made_up = bench_epoch.wsj_lengths() if lengths == "wsj" else numbers * (10_000 // len(numbers))
+    figures = bench_train.measure(loaded, made_up, steps or None, report=_progress)
+    print(f"{loaded.name}: {torch.get_num_threads()} threads, torch {torch.__version__}, {loaded.training.precision}\n")
+    rows: dict[tuple[str, str], list[str]] = {}
+    for f in figures:
+        rows.setdefault((f.part, f.name), []).append(f"{f.value:,.{1 if abs(f.value) >= 10 else 2}f} {f.unit}".rstrip())
+    _table(["part", "", ""], [[part, name, ", ".join(values)] for (part, name), values in rows.items()])
+    return figures

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from asr.kernels import causal_linear_attention, linear_attention, lsh_attention
 from asr.kernels.backend import forced
+from asr.train.measure import synchronise
 
+CPU = torch.device("cpu")
 HEADS, ROUNDS, BUCKET = 6, 4, 32  # of the paper's WSJ models
 Method = Callable[[Tensor, Tensor, Tensor], Tensor]  # q, k, v (batch, time, heads, dim) → out
 
@@ -81,10 +83,18 @@ def _milliseconds(run: Callable[[], Any]) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
-def gemm_rate(size: int = 1024, repeats: int = 5) -> float:
+def gemm_rate(
+    size: int | None = None, repeats: int = 5, device: torch.device = CPU, dtype: torch.dtype = torch.float32
+) -> float:
     """FLOP/s of torch.mm, the bound of everything here."""
-    a = torch.randn(size, size)
-    seconds = [_milliseconds(lambda: a @ a) / 1e3 for _ in range(repeats + 1)][1:]
+    size = size or (1024 if device.type == "cpu" else 8192)
+    a = torch.randn(size, size, device=device, dtype=dtype)
+
+    def run() -> None:
+        a @ a
+        synchronise(device)
+
+    seconds = [_milliseconds(run) / 1e3 for _ in range(repeats + 1)][1:]
     return 2 * size**3 / statistics.median(seconds)
 
 

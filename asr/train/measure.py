@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
+from torch.profiler import record_function
 
 
 class Stopwatch:
@@ -21,15 +22,21 @@ class Stopwatch:
         self.seconds: dict[str, float] = defaultdict(float)
 
     def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronise(self.device)
         return time.perf_counter()
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         start = self._now()
-        yield
+        with record_function(name):  # so that a profiler knows the parts of a step
+            yield
         self.seconds[name] += self._now() - start
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def keep_freed_memory() -> None:

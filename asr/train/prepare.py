@@ -64,27 +64,42 @@ def prepare(recipe: Recipe, run: Run, world: World, trial: Trial | None = None) 
     for data in (train_set, dev_set):
         run.list_dropped(data.name, data.dropped)
 
-    state = State(
-        recipe, world, world.device, tokens, train_set, dev_set, model, build_optimiser(config.optimiser, model),
-        Schedule(config.schedule, config.optimiser.lr, 0), Counters(), Stopwatch(world.device),
-        Mixed(config.precision, world.device),
-        Ema(model, config.average.decay) if config.average.kind == "ema" else None, trial.steps if trial else None,
-    )  # fmt: skip
-    state.schedule.total_steps = config.epochs * len(state.groups(0))
+    state = fresh_state(recipe, world, tokens, model, train_set, dev_set, trial.steps if trial else None)
     if saved:
         state.restore(saved)
-    if config.compile:
-        compile_blocks(model)
-    model.train()
     if loaded:
         log.info("first weights from %s: %s", config.init, loaded.text())
         run.event("init", source=str(config.init), **vars(loaded))
     if frozen:
         log.info("frozen: %s parameters", f"{frozen:,}")
     _announce(state, run, resumed=bool(saved))
+    reset_peak_memory(world.device)
+    return state
+
+
+def fresh_state(
+    recipe: Recipe,
+    world: World,
+    tokens: TokenTable,
+    model: CtcModel,
+    train_set: LoadedSet,
+    dev_set: LoadedSet,
+    steps: int | None = None,
+) -> State:
+    """A training before its first step; `steps` limits its epochs."""
+    config = recipe.training
+    state = State(
+        recipe, world, world.device, tokens, train_set, dev_set, model, build_optimiser(config.optimiser, model),
+        Schedule(config.schedule, config.optimiser.lr, 0), Counters(), Stopwatch(world.device),
+        Mixed(config.precision, world.device),
+        Ema(model, config.average.decay) if config.average.kind == "ema" else None, steps,
+    )  # fmt: skip
+    state.schedule.total_steps = config.epochs * len(state.groups(0))
+    if config.compile:
+        compile_blocks(model)
+    model.train()
     if world.device.type == "cpu":
         keep_freed_memory()
-    reset_peak_memory(world.device)
     return state
 
 
