@@ -57,6 +57,9 @@ class Recipe(Config):
                 f"training.inter_ctc.layers: {list(layers)} are not inner layers in rising order; of the model's "
                 f"{depth} the last is the output's"
             )
+        pictures = self.training.pictures
+        if pictures and (pictures.layer or 1) > depth:
+            raise ValueError(f"training.pictures.layer: {pictures.layer} is none of the model's {depth}")
         masks = self.training.spec_augment
         alike = not (masks.freq_masks or masks.time_masks or self.model.encoder.dropout)
         if self.training.consistency and alike:

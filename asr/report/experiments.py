@@ -25,6 +25,7 @@ REPORTING = (
     "data.features",
     "training.tensorboard",
     "training.ledger",
+    "training.pictures",
     "training.save_minutes",
     "training.max_nonfinite",
 )

@@ -117,6 +117,14 @@ class SpecAugmentConfig(Config):
     time_share: float = Field(0.2, gt=0, le=1)  # and at most this share of the utterance per mask
 
 
+class PicturesConfig(Config):
+    """What TensorBoard shows of some dev utterances; see asr.train.pictures."""
+
+    every: int | None = Field(None, ge=1)  # validations from one time to the next; null: as cheap as a fiftieth
+    utterances: int = Field(2, ge=1, le=10)  # the first of the dev set
+    layer: int | None = Field(None, ge=1)  # whose attention map, from 1; null: the middle one
+
+
 class TrainingConfig(Config):
     epochs: int = Field(50, ge=1)
     max_minutes: float | None = Field(None, gt=0)  # stop after the epoch that passes this much training time
@@ -143,6 +151,7 @@ class TrainingConfig(Config):
     timeout_minutes: float = Field(10.0, gt=0)  # with several processes: one silent for so long ends the training
     max_nonfinite: int = Field(10, ge=1)  # steps in a row without a finite loss and gradient that end the training
     tensorboard: bool = True
+    pictures: PicturesConfig | None = PicturesConfig()  # and not only curves; null: none
     ledger: RecipePath | None = None  # file that lists all runs; null: $ASR_LEDGER, or ledger.jsonl beside `exp`
 
     @property

@@ -213,6 +213,8 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
     _save(run, state)
     if world.first:
         prune(run.folder, [kept[-1] for kept in counters.kept])  # after last.pt, whose epochs they are
+    if result is not None:
+        run.show(state)
 
 
 def _validate(state: State, stop: StopRequest) -> Validation:

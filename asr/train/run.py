@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,9 +22,14 @@ from asr.files import append_line, write_atomically
 from asr.recipe import Recipe
 from asr.recipe_loader import dump_recipe, recipe_from_dict, recipe_to_dict
 from asr.train.average import prune
+from asr.train.board import Board
 from asr.train.checkpoint import load_newest, save_checkpoint
 from asr.train.ledger import LedgerEntry
 from asr.train.lock import FolderLock
+from asr.train.pictures import Pictures
+
+if TYPE_CHECKING:
+    from asr.train.state import State
 
 log = logging.getLogger("asr")
 
@@ -32,7 +37,8 @@ log = logging.getLogger("asr")
 FREE_ON_RESUME = {
     "name", "exp", "published", "scoring", "data.test", "data.features", "data.workers", "training.epochs",
     "training.max_minutes", "training.early_stop", "training.tensorboard", "training.threads", "training.device",
-    "training.ledger", "training.save_minutes", "training.max_nonfinite", "training.timeout_minutes",
+    "training.ledger", "training.pictures", "training.save_minutes", "training.max_nonfinite",
+    "training.timeout_minutes",
 }  # fmt: skip
 
 
@@ -59,7 +65,8 @@ class Run:
         self.resuming, self._resume, self._overwrite, self._restarted = False, resume, overwrite, restarted
         self._begun = self.folder / ".begun"
         self._damaged = False
-        self._board: Any = None
+        self._board: Board | None = None
+        self._pictures: Pictures | None = None
 
     def __enter__(self) -> Run:
         trained = resumable(self.folder) or self.best.exists()
@@ -153,9 +160,7 @@ class Run:
                 write_atomically(self._begun, launch())
         write_atomically(self.copy, dump_recipe(self.recipe))
         if self.recipe.training.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(self.folder / "tensorboard"), purge_step=epochs_done + 1)
+            self._board = Board(self.folder / "tensorboard", first=epochs_done + 1)
 
     def _rewind(self, epochs_done: int) -> None:
         """Take back what log.jsonl says of later epochs, which are trained again, and a line cut off by a kill."""
@@ -169,13 +174,17 @@ class Run:
         append_line(self.events, line)  # on the disk before a checkpoint says that the epoch is over
         self._entry.follow(kind, values)
         if kind == "epoch" and self._board is not None:
-            for key, value in values.items():
-                if isinstance(value, (int, float)) and not isinstance(value, bool) and key != "epoch":
-                    self._board.add_scalar(key, value, values["epoch"])
-            for group in ("seconds", "loss_parts"):
-                for key, value in values.get(group, {}).items():
-                    self._board.add_scalar(f"{group}/{key}", value, values["epoch"])
-            self._board.flush()
+            self._board.epoch(values)
+
+    def show(self, state: State) -> None:
+        """After a validation: what the model makes of some utterances, into TensorBoard, where that is due."""
+        config = self.recipe.training.pictures
+        if self._board is None or config is None:
+            return
+        if self._pictures is None:
+            self._pictures = Pictures(config, self._board)
+        if (seconds := self._pictures.after_validation(state)) is not None:
+            self.event("pictures", epoch=state.counters.epoch, seconds=round(seconds, 3))
 
     def save(self, path: Path, content: dict[str, Any], keep: Path | None = None) -> None:
         """Write a checkpoint of the folder, see `save_checkpoint`."""
@@ -214,6 +223,9 @@ class Onlooker(Run):
         pass
 
     def event(self, kind: str, **values: Any) -> None:
+        pass
+
+    def show(self, state: State) -> None:
         pass
 
     def save(self, path: Path, content: dict[str, Any], keep: Path | None = None) -> None:

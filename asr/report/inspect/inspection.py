@@ -25,7 +25,7 @@ from asr.report.inspect.linear import normaliser, state_rank, summarise_linear
 from asr.report.inspect.lsh import Meetings, meetings, summarise_lsh
 from asr.report.inspect.maps import ImpliedMap, MapNumbers, implied_map, map_numbers, summarise_maps
 from asr.report.inspect.memory import memory_frames, summarise_memory
-from asr.report.inspect.pictures import Heard, draw_ctc, draw_map
+from asr.report.inspect.pictures import Heard, ctc_figure, map_figure, save
 from asr.report.sets import choose_sets, open_set
 from asr.train.run import pick_device
 from asr.train.sets import LoadedSet
@@ -154,22 +154,38 @@ def _inspect_utterance(
     heads: Sequence[int],
 ) -> CtcCounts:
     """Measure every layer on one utterance; draw it into a folder, if there is one."""
-    id, hop = data.ids[row], recogniser.recipe.features.hop_ms / 1000
-    features = data.batch([row]).features[0]
-    log_probs, inputs = run_through(recogniser.model, [one.layer for one in found], features.to(recogniser.device))
-    log_probs, blank = log_probs.cpu(), recogniser.tokens.blank
-    spans = recogniser.spans(spikes_of(log_probs, blank), len(features))
-    heard = Heard(id, features, hop, hop * recogniser.model.frontend.factor, spans)
-    stem = re.sub(r"[^\w.=+-]", "_", id)  # what some system would not allow in a file's name
+    heard, log_probs, inputs = hear(recogniser, data, row, [one.layer for one in found])
+    stem, blank = file_stem(heard.id), recogniser.tokens.blank
     if folder:
-        draw_ctc(heard, log_probs, recogniser.tokens.symbols, blank, folder / f"{stem}-ctc.png")
+        save(ctc_figure(heard, log_probs, recogniser.tokens.symbols, blank), folder / f"{stem}-ctc.png")
     for findings, x in zip(found, inputs, strict=True):
         one, layer = findings.add(x), findings.layer
         if folder and (not layers or layer.number in layers):
             name = "-".join([stem, f"layer{layer.number}", *([layer.direction] if layer.direction else [])])
-            title = f"{id}: layer {layer.label}, {layer.kind}, {METHODS[one.method]}"
-            draw_map(heard, one, title, folder / f"{name}.png", heads if len(one.shares) > 1 and heads else None)
+            drawn = heads if len(one.shares) > 1 and heads else None
+            save(map_figure(heard, one, map_title(heard, layer, one), drawn), folder / f"{name}.png")
     return count_ctc(log_probs, blank, heard.seconds, len(data.targets[row]))
+
+
+def hear(
+    recogniser: Recogniser, data: LoadedSet, row: int, layers: Sequence[Layer]
+) -> tuple[Heard, Tensor, list[Tensor]]:
+    """Run the model over one utterance: what was heard, log-probabilities (time, tokens), the layers' inputs."""
+    hop = recogniser.recipe.features.hop_ms / 1000
+    features = data.batch([row]).features[0]
+    log_probs, inputs = run_through(recogniser.model, layers, features.to(recogniser.device))
+    log_probs = log_probs.cpu()
+    spans = recogniser.spans(spikes_of(log_probs, recogniser.tokens.blank), len(features))
+    return Heard(data.ids[row], features, hop, hop * recogniser.model.frontend.factor, spans), log_probs, inputs
+
+
+def file_stem(id: str) -> str:
+    """The id without what some system would not allow in a file's name."""
+    return re.sub(r"[^\w.=+-]", "_", id)
+
+
+def map_title(heard: Heard, layer: Layer, one: ImpliedMap) -> str:
+    return f"{heard.id}: layer {layer.label}, {layer.kind}, {METHODS[one.method]}"
 
 
 METHODS = {"values": "weights on values", "jacobian": "size of the Jacobian"}

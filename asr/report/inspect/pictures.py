@@ -1,4 +1,4 @@
-"""Attention maps and CTC output below the spectrogram they belong to, as PNG."""
+"""Attention maps and CTC output below the spectrogram they belong to, as figures."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.recogniser import TokenSpan
@@ -39,7 +41,7 @@ class Heard:
         return len(self.features) * self.hop
 
 
-def draw_map(heard: Heard, one: ImpliedMap, title: str, path: Path, heads: Sequence[int] | None = None) -> None:
+def map_figure(heard: Heard, one: ImpliedMap, title: str, heads: Sequence[int] | None = None) -> Figure:
     """A panel for each head (those of `heads`, from 1; None: all): keys across, queries down, bright where much is
     taken. Above it the spectrogram, with the decoded tokens where they spike. The scale of brightness is a square root,
     and its own for each head, so that faint weights can be seen.
@@ -79,11 +81,14 @@ def draw_map(heard: Heard, one: ImpliedMap, title: str, path: Path, heads: Seque
         if place + columns >= len(chosen):
             below.set_xlabel("key (s)", fontsize=8)
             below.tick_params(labelbottom=True)
-    _save(figure, path)
+    return figure
 
 
-def draw_ctc(heard: Heard, log_probs: Tensor, symbols: Sequence[str], blank: int, path: Path) -> None:
-    """Probabilities of blank and of every decoded token over time, below the spectrogram.
+def ctc_figure(
+    heard: Heard, log_probs: Tensor, symbols: Sequence[str], blank: int, reference: Sequence[str] = ()
+) -> Figure:
+    """Probabilities of blank, of every decoded token and, thinly, of other tokens of a reference over time, below the
+    spectrogram.
 
     log_probs: (time, tokens) natural log.
     """
@@ -97,6 +102,8 @@ def draw_ctc(heard: Heard, log_probs: Tensor, symbols: Sequence[str], blank: int
     posteriors = log_probs.exp()
     below.plot(at, posteriors[:, blank], color="#aaaaaa", linewidth=1, linestyle=":", label="blank")
     shown = dict.fromkeys(span.symbol for span in heard.spans)
+    for symbol in dict.fromkeys(symbol for symbol in reference if symbol not in shown):
+        below.plot(at, posteriors[:, symbols.index(symbol)], color="#999999", linewidth=0.5)
     for index, symbol in enumerate(shown):
         below.plot(at, posteriors[:, symbols.index(symbol)], color=COLOURS[index % len(COLOURS)], linewidth=1.2)
     colour = {symbol: COLOURS[index % len(COLOURS)] for index, symbol in enumerate(shown)}
@@ -104,13 +111,28 @@ def draw_ctc(heard: Heard, log_probs: Tensor, symbols: Sequence[str], blank: int
         middle = (span.start_seconds + span.end_seconds) / 2
         below.annotate(span.symbol, (middle, math.exp(span.log_prob)), (0, 2), textcoords="offset points",
                        ha="center", fontsize=7, color=colour[span.symbol])  # fmt: skip
+    below.tick_params(labelsize=7)
     below.set_xlim(0, heard.seconds)
     below.set_ylim(0, 1.12)
     below.set_ylabel("probability", fontsize=8)
     below.set_xlabel("time (s)", fontsize=8)
     below.legend(frameon=False, fontsize=7, loc="upper right", bbox_to_anchor=(1, 1.02))
     below.spines[["top", "right"]].set_visible(False)
-    _save(figure, path)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As PNG; the folder is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def pixels(figure: Figure, dpi: int) -> NDArray[np.uint8]:
+    """(height, width, 3) red, green and blue of the figure at so many dots per inch."""
+    figure.set_dpi(dpi)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -119,14 +141,8 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _save(figure: Figure, path: Path) -> None:
-    for axes in figure.axes:
-        axes.tick_params(labelsize=7)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-
-
 def _spectrogram(axes: Axes, heard: Heard, width: float) -> None:
+    axes.tick_params(labelsize=7)
     image = heard.features.T
     low, high = image.quantile(torch.tensor([0.02, 0.995])).tolist()
     axes.imshow(
@@ -146,6 +162,7 @@ def _spectrogram(axes: Axes, heard: Heard, width: float) -> None:
 
 
 def _map(axes: Axes, heard: Heard, one: ImpliedMap, head: int) -> None:
+    axes.tick_params(labelsize=7)
     shares = one.shares[head]
     top = float(shares.flatten()[:: max(1, shares.numel() // 1_000_000)].quantile(0.999))  # `quantile` takes 16 M
     end = shares.shape[1] * heard.step
