@@ -92,3 +92,23 @@ def try_lock(descriptor: int) -> bool:
     except OSError:
         return True
     return True
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Whether this process has, until the block ends, the lock that the file `path` stands for; never waits.
+
+    The file is there only while somebody has the lock, or was killed with it: the next one takes that over.
+    """
+    with open(path, "ab") as file:
+        mine = try_lock(file.fileno())
+        if mine:  # and not of a file that its holder has removed since it was opened here
+            try:
+                mine = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+            except FileNotFoundError:
+                mine = False
+        try:
+            yield mine
+        finally:
+            if mine:
+                path.unlink(missing_ok=True)

@@ -11,20 +11,21 @@ torchrun every process says its own. Linux only.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from asr.cli.log import log_to_stderr
-from asr.data import store as stores
 from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data.store_parts import write_part
 from asr.recipe import Recipe
 from asr.recipe_loader import load_recipe
 from asr.train import loop
+from asr.train.sets import plan_stores
 from asr.train.world import this_rank
 
 RECIPE = """
@@ -77,19 +78,15 @@ def make(out: Path, count: int) -> None:
     (out / "memory.yaml").write_text(RECIPE, encoding="utf-8")
     recipe: Recipe = load_recipe(out / "memory.yaml")
     (out / "memory.yaml").unlink()
-    assert recipe.data.features is not None
     for name in ("train", "dev"):
-        listed = read_manifest(out / f"{name}.jsonl")
-        noise = recipe.features.dither if name == "train" else 0.0
-        jobs = [stores._job(utterance, noise, 1.0) for utterance in listed]
-        folder = recipe.data.features / stores.fingerprint(jobs, recipe.features, noise)
-        folder.mkdir(parents=True)
-        with open(folder / "features.f32", "wb") as data:
-            for _ in listed:
-                data.write(random.normal(size=(FRAMES, recipe.features.dim)).astype(stores.DTYPE).tobytes())
-        where = {u.id: [n * FRAMES, FRAMES] for n, u in enumerate(listed)}
-        index = {"format": stores.FORMAT, "dim": recipe.features.dim, "av": True, "utterances": where, "failed": {}}
-        (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
+        (plan,) = plan_stores(recipe, read_manifest(out / f"{name}.jsonl"), dither=name == "train").values()
+
+        def noise(part: Sequence[Utterance]) -> Iterator[tuple[str, np.ndarray]]:
+            for utterance in part:
+                yield utterance.id, random.normal(size=(FRAMES, recipe.features.dim))
+
+        for number in range(plan.count):
+            write_part(plan.folder, number, plan.count, noise(plan.part(number)))
 
 
 def _say(when: str) -> None:

@@ -16,6 +16,7 @@ from asr.errors import AsrError, UsageError
 
 COMMANDS = (
     "show",
+    "features",
     "train",
     "average",
     "evaluate",

@@ -46,27 +46,42 @@ class Job:
 Result = tuple[str, "np.ndarray | str"]  # id, and (frames, dim) float32 or the reason why there are none
 
 
-def extract(jobs: Sequence[Job], config: FeaturesConfig, workers: int) -> Iterator[Result]:
-    """Yields every job's result in the order of `jobs`; `workers` 0 is one process per core.
+class Extractor:
+    """Computes features with several processes, which it starts when they are first needed. A context manager.
 
-    A progress bar goes to standard error where that is a terminal. On Ctrl-C, or when the caller stops listening, no
-    process is left. A file that makes a process crash fails like any other; DataError if that goes on, or if processes
-    cannot start at all.
+    On Ctrl-C, or when the caller stops listening, no process is left.
+
+    Args:
+        workers: processes; 0 is one per core that falls to this process.
+        total: utterances that there are to compute, in however many calls; seconds: their sound. Little work is done
+            in this process. The results do not depend on it.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn as Bar
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    workers = min(workers or _cores(), -(-len(jobs) // CHUNK))
-    alone = workers == 1 or sum(job.duration for job in jobs) < SERIAL_SECONDS
-    results = (_compute([job], config) for job in jobs) if alone else _parallel(jobs, config, workers)
-    console = Console(stderr=True)
-    columns = (TextColumn("features"), Bar(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("features", total=len(jobs))
-        for chunk in results:
-            progress.advance(task, len(chunk))
-            yield from chunk
+    def __init__(self, config: FeaturesConfig, workers: int, total: int, seconds: float) -> None:
+        self._config = config
+        self._workers = min(workers or _cores(), -(-total // CHUNK))
+        self._alone = self._workers == 1 or seconds < SERIAL_SECONDS
+        self._crew: list[_Worker] = []
+        self._shown: set[str] = set()
+
+    def __enter__(self) -> Extractor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._crew:
+            worker.end()
+
+    def __call__(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        """Yields every job's result in the order of `jobs`. A call has to be read to its end before the next.
+
+        A file that makes a process crash fails like any other; DataError if that goes on, or if processes cannot
+        start at all.
+        """
+        if self._alone:
+            return (result for job in jobs for result in _compute([job], self._config))
+        if not self._crew:
+            self._crew.extend(_Worker(self._config) for _ in range(self._workers))
+        return (result for chunk in _parallel(jobs, self._config, self._crew, self._shown) for result in chunk)
 
 
 class _Worker:
@@ -88,47 +103,42 @@ class _Worker:
         self.pipe.close()
 
 
-def _parallel(jobs: Sequence[Job], config: FeaturesConfig, workers: int) -> Iterator[list[Result]]:
+def _parallel(
+    jobs: Sequence[Job], config: FeaturesConfig, crew: list[_Worker], shown: set[str]
+) -> Iterator[list[Result]]:
     """Hands out pieces (position of the first job, jobs) and yields their results by position."""
     waiting = deque((i, jobs[i : i + CHUNK]) for i in range(0, len(jobs), CHUNK))
     done: dict[int, list[Result]] = {}
     position = deaths = 0
-    shown: set[str] = set()
-    crew: list[_Worker] = []
-    try:
-        crew.extend(_Worker(config) for _ in range(workers))
-        while position < len(jobs):
-            for worker in crew:
-                ahead = waiting and waiting[0][0] - position >= AHEAD * CHUNK * workers
-                if worker.ready and worker.piece is None and waiting and not ahead:
-                    worker.piece = waiting.popleft()
-                    worker.pipe.send(worker.piece[1])
-            busy = {worker.pipe: i for i, worker in enumerate(crew) if worker.piece or not worker.ready}
-            for pipe in connection.wait(list(busy)):
-                index = busy[pipe]  # type: ignore[index]
-                worker = crew[index]
-                try:
-                    message = worker.pipe.recv()
-                except (EOFError, OSError):
-                    deaths += 1
-                    _take_back(worker, waiting, done, deaths)
-                    worker.end()
-                    crew[index] = _Worker(config)
-                    continue
-                if worker.piece is None:
-                    worker.ready = True
-                    continue
-                results, records = message
-                _pass_on(records, shown)
-                done[worker.piece[0]] = results
-                worker.piece = None
-            while position in done:
-                results = done.pop(position)
-                position += len(results)
-                yield results
-    finally:
+    while position < len(jobs):
         for worker in crew:
-            worker.end()
+            ahead = waiting and waiting[0][0] - position >= AHEAD * CHUNK * len(crew)
+            if worker.ready and worker.piece is None and waiting and not ahead:
+                worker.piece = waiting.popleft()
+                worker.pipe.send(worker.piece[1])
+        busy = {worker.pipe: i for i, worker in enumerate(crew) if worker.piece or not worker.ready}
+        for pipe in connection.wait(list(busy)):
+            index = busy[pipe]  # type: ignore[index]
+            worker = crew[index]
+            try:
+                message = worker.pipe.recv()
+            except (EOFError, OSError):
+                deaths += 1
+                _take_back(worker, waiting, done, deaths)
+                worker.end()
+                crew[index] = _Worker(config)
+                continue
+            if worker.piece is None:
+                worker.ready = True
+                continue
+            results, records = message
+            _pass_on(records, shown)
+            done[worker.piece[0]] = results
+            worker.piece = None
+        while position in done:
+            results = done.pop(position)
+            position += len(results)
+            yield results
 
 
 def _take_back(worker: _Worker, waiting: deque, done: dict[int, list[Result]], deaths: int) -> None:
@@ -229,4 +239,6 @@ def _work(pipe: connection.Connection, config: FeaturesConfig) -> None:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Of this machine, shared with the processes that torchrun started beside this one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 
@@ -17,21 +17,13 @@ def required_frames(target: Sequence[int]) -> int:
     return len(target) + sum(left == right for left, right in pairwise(target))
 
 
-def split_feasible(
-    targets: Mapping[str, Sequence[int]], frames: Mapping[str, int], output_length: Callable[[int], int]
-) -> tuple[list[str], dict[str, str]]:
-    """Split utterances into those with enough encoder frames for their target and the others, with reasons.
+def why_infeasible(target: Sequence[int], frames: int, output_length: Callable[[int], int]) -> str | None:
+    """Why the CTC loss of a target would be infinite, or its utterance leaves no encoder frame; None: it does not.
 
-    targets: token ids by utterance id. frames: feature frames by utterance id. output_length: encoder frames for a
-    number of feature frames (the model's own). Returns (ids that can be trained on, in the order of `targets`;
-    {id: reason} of those whose loss would be infinite or that leave no encoder frame at all).
+    target: token ids. frames: feature frames. output_length: encoder frames for a number of feature frames (the
+    model's own).
     """
-    feasible: list[str] = []
-    infeasible: dict[str, str] = {}
-    for id, target in targets.items():
-        have, need = output_length(frames[id]), required_frames(target)
-        if have >= max(need, 1):
-            feasible.append(id)
-        else:
-            infeasible[id] = f"{len(target)} labels need {need} encoder frames, {frames[id]} feature frames give {have}"
-    return feasible, infeasible
+    have, need = output_length(frames), required_frames(target)
+    if have >= max(need, 1):
+        return None
+    return f"{len(target)} labels need {need} encoder frames, {frames} feature frames give {have}"

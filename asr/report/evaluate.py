@@ -136,12 +136,12 @@ def _evaluate_set(recogniser: Recogniser, name: str, manifest: Path) -> tuple[di
     with open_set(recogniser, name, manifest) as data:
         decoded = _decode_timed(recogniser, data)
     failed = {id: reason for id, reason in data.dropped.items() if id in data.store.failed}
-    lost = [u for u in read_manifest(manifest) if u.id in failed]
+    listed = {u.id: u for u in read_manifest(manifest)}
     targets = dict(zip(data.ids, data.targets, strict=True))
-    for utterance in lost:
+    for id in failed:
         with suppress(OovError):  # no reference either: it stays among the dropped
-            targets[utterance.id] = tokens.encode(utterance)
-    utterances = [u for u in (*data.utterances, *lost) if u.id in targets]
+            targets[id] = tokens.encode(listed[id])
+    utterances = [listed[id] for id in targets]
     scores = _score(recogniser, utterances, targets, decoded.ids)
     audio = sum(data.frames) * recipe.features.hop_ms / 1000
     result = {

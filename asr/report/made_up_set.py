@@ -80,7 +80,7 @@ def _over_noise(recipe: Recipe, utterances: list[Utterance], targets: list[list[
     known = {"global": [""], "speaker": sorted({u.speaker for u in utterances})}
     cmvn = Cmvn(features.cmvn, dict.fromkeys(known.get(features.cmvn, ()), plain))
     speeds = {} if recipe.training.speeds == [1.0] else {s: stores[s] for s in recipe.training.speeds}
-    return LoadedSet("noise", utterances, targets, stores[1.0], cmvn, {}, speeds)
+    return LoadedSet.of("noise", utterances, targets, stores[1.0], cmvn, {}, speeds)
 
 
 def _frames(recipe: Recipe, utterance: Utterance, speed: float) -> int:

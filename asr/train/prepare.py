@@ -22,7 +22,7 @@ from asr.train.optimise import Schedule, build_optimiser
 from asr.train.precision import Mixed
 from asr.train.run import Run, differences, versions
 from asr.train.sets import LoadedSet, keep_trainable, load_set
-from asr.train.state import Counters, State, fingerprint
+from asr.train.state import Counters, State
 from asr.train.trial import Trial
 from asr.train.warm_start import warm_start
 from asr.train.world import World
@@ -51,12 +51,11 @@ def prepare(recipe: Recipe, run: Run, world: World, trial: Trial | None = None) 
     world.same_weights(model)
     frozen = freeze(model, config.freeze)
     world.place = "reading the data"
-    with world.turn("reads the data and computes the features that are missing"):
-        train_set, dev_set = _sets(recipe, tokens, model, saved)
+    train_set, dev_set = _sets(recipe, tokens, model, saved, (world.rank, world.size))
     if trial:
         dev_set = dev_set.first(trial.dev_utterances)
     _check_same(recipe, world, train_set, dev_set)
-    if saved and saved["training"]["data"] != fingerprint(train_set, dev_set):
+    if saved and saved["training"]["data"] != [train_set.fingerprint, dev_set.fingerprint]:
         raise DataError(
             f"{run.last}: the training or dev data have changed since; put them back, or start anew with --overwrite"
         )
@@ -104,12 +103,12 @@ def fresh_state(
 
 
 def _sets(
-    recipe: Recipe, tokens: TokenTable, model: CtcModel, saved: dict[str, Any] | None
+    recipe: Recipe, tokens: TokenTable, model: CtcModel, saved: dict[str, Any] | None, share: tuple[int, int]
 ) -> tuple[LoadedSet, LoadedSet]:
     cmvn, config = Cmvn.from_state(saved["cmvn"]) if saved else None, recipe.training
-    train_set = load_set(recipe, "train", recipe.data.train, tokens, cmvn, dither=True, speeds=config.speeds)
+    train_set = load_set(recipe, "train", recipe.data.train, tokens, cmvn, True, config.speeds, share)
     train_set = keep_trainable(train_set, recipe, model.output_length)
-    dev_set = load_set(recipe, "dev", recipe.data.dev, tokens, train_set.cmvn)
+    dev_set = load_set(recipe, "dev", recipe.data.dev, tokens, train_set.cmvn, share=share)
     if not any(dev_set.targets):
         raise DataError(f"{recipe.data.dev}: no utterance with tokens, so there is nothing to validate on")
     return train_set, dev_set
@@ -117,7 +116,7 @@ def _sets(
 
 def _check_same(recipe: Recipe, world: World, *sets: LoadedSet) -> None:
     """Raises DataError, in every process alike, where one was given another recipe or other data than rank 0."""
-    everybody = world.gather((world.name, recipe_to_dict(recipe), fingerprint(*sets)))
+    everybody = world.gather((world.name, recipe_to_dict(recipe), [data.fingerprint for data in sets]))
     _, same_recipe, same_data = everybody[0]
     for name, its_recipe, its_data in everybody:
         different = differences(its_recipe, same_recipe) or ([] if its_data == same_data else ["the manifests"])
@@ -127,7 +126,8 @@ def _check_same(recipe: Recipe, world: World, *sets: LoadedSet) -> None:
 
 def _announce(state: State, run: Run, resumed: bool) -> None:
     recipe, counters, train_set = state.recipe, state.counters, state.train
-    hours = sum(train_set.frames) * recipe.features.hop_ms / 3.6e6
+    frames = sum(train_set.frames)
+    hours = frames * recipe.features.hop_ms / 3.6e6
     log.info(
         "%s: %s parameters, %d tokens, %d utterances (%.2f h) to train on, %d to validate; %s%s, %d threads, seed %d%s",
         recipe.name, f"{state.model.parameter_count:,}", len(state.tokens), len(train_set.ids), hours,
@@ -138,5 +138,5 @@ def _announce(state: State, run: Run, resumed: bool) -> None:
     run.event(
         "start", name=recipe.name, recipe=recipe_to_dict(recipe), parameters=state.model.parameter_count,
         processes=state.world.size, threads=torch.get_num_threads(), device=str(state.device), versions=versions(),
-        utterances=len(train_set.ids), frames=sum(train_set.frames), resumed=resumed,
+        utterances=len(train_set.ids), frames=frames, resumed=resumed,
     )  # fmt: skip

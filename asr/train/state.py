@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import zlib
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -169,7 +168,7 @@ class State:
             "optimiser": self.optimiser.state_dict(),
             "schedule": self.schedule.state_dict(),
             "counters": {**vars(self.counters), "seconds": self.seconds},
-            "data": fingerprint(self.train, self.dev),
+            "data": [self.train.fingerprint, self.dev.fingerprint],
             "ema": self.ema.state_dict() if self.ema else None,
             "mixed": self.mixed.state_dict(),
         }
@@ -184,8 +183,3 @@ class State:
         self.mixed.load_state_dict(training.get("mixed", {}))
         if self.ema:
             self.ema.load_state_dict(training["ema"])
-
-
-def fingerprint(*sets: LoadedSet) -> list[int]:
-    """Changes with the ids, lengths and targets that an epoch and its validation consist of."""
-    return [zlib.crc32(repr((data.ids, data.frames, data.targets)).encode()) for data in sets]

@@ -12,8 +12,8 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
@@ -29,9 +29,7 @@ from asr.train.run import pick_device
 log = logging.getLogger("asr")
 T = TypeVar("T")
 
-PATIENCE = timedelta(
-    days=7
-)  # while one process prepares the data and the others wait; one that ends is noticed at once
+PATIENCE = timedelta(days=7)  # while one process does what the others wait for; one that ends is noticed at once
 WORD = 3.0  # seconds in which every process that lives has noticed that another does not
 
 
@@ -143,24 +141,6 @@ class World:
         box = [make() if self.first else None]
         self._together(lambda: dist.broadcast_object_list(box, group=self._patient))
         return box[0]  # type: ignore[return-value]
-
-    @contextmanager
-    def turn(self, work: str) -> Iterator[None]:
-        """Rank 0 goes first, then one process of every other machine, then the rest, however long it takes.
-
-        What the first of them stores on a disk is there for those who share it.
-        """
-        if self.size == 1:
-            yield
-            return
-        if self.first:
-            log.info("rank 0 %s; the other processes wait", work)
-        before = 0 if self.first else 1 if self.local_rank == 0 else 2
-        for _ in range(before):
-            self.wait()
-        yield
-        for _ in range(2 - before):
-            self.wait()
 
     def wait(self) -> None:
         """Until every process is here, however long that takes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.data.feasible import required_frames, split_feasible
+from asr.data.feasible import required_frames, why_infeasible
 
 
 @pytest.mark.parametrize("target", [[], [1], [1, 1, 2], [1, 2, 1], [2, 2, 2], [1, 1, 2, 2, 1]])
@@ -23,12 +23,11 @@ def test_E1_required_frames_is_the_least_with_a_finite_loss(target):
 
 
 def test_E1_the_encoders_own_output_length_counts():
-    targets = {"a": [1, 1, 2], "b": [1, 1, 2], "c": [], "d": []}
-    frames = {"a": 8, "b": 9, "c": 1, "d": 0}
-    feasible, infeasible = split_feasible(targets, frames, lambda n: -(-n // 3))
-    assert feasible == ["c"]
-    feasible, infeasible = split_feasible(targets, frames, lambda n: -(-n // 2))
-    assert feasible == ["a", "b", "c"]
-    assert list(infeasible) == ["d"]
-    _, infeasible = split_feasible({"b": [1, 1, 2]}, frames, lambda n: n // 3)
-    assert infeasible == {"b": "3 labels need 4 encoder frames, 9 feature frames give 3"}
+    utterances = {"a": ([1, 1, 2], 8), "b": ([1, 1, 2], 9), "c": ([], 1), "d": ([], 0)}
+
+    def feasible(output_length):
+        return [id for id, (target, frames) in utterances.items() if not why_infeasible(target, frames, output_length)]
+
+    assert feasible(lambda n: -(-n // 3)) == ["c"]
+    assert feasible(lambda n: -(-n // 2)) == ["a", "b", "c"]
+    assert why_infeasible([1, 1, 2], 9, lambda n: n // 3) == "3 labels need 4 encoder frames, 9 feature frames give 3"

@@ -59,7 +59,7 @@ def file(tmp_path, monkeypatch):
 def test_made_up_utterances_are_the_manifests(file):
     recipe = load_recipe(file)
     tokens, data = made_up_set.corpus(recipe, recipe.data.train)
-    assert data.frames == [1 + (round(8000 * s) - 200) // 80 for s in SECONDS]  # windows of 25 ms every 10 ms
+    assert list(data.frames) == [1 + (round(8000 * s) - 200) // 80 for s in SECONDS]  # windows of 25 ms every 10 ms
     assert data.targets[2] == [tokens.ids[p] for p in ("AA", "B", "AA")]
     batch = data.batch([0, 5])
     assert batch.features.shape == (2, data.frames[5], 16)
@@ -80,7 +80,7 @@ def test_named_lengths_are_feasible_and_need_no_manifest(file, cmvn):
     recipe = load_recipe(file, [f"features.cmvn={cmvn}", "data.train=absent.jsonl"])
     with World(recipe.training) as world:
         state = bench_train._state(recipe, world, [50, 100, 290])
-    assert state.train.frames == [50, 100, 290]
+    assert list(state.train.frames) == [50, 100, 290]
     assert [len(t) for t in state.train.targets] == [5, 10, 29]
     assert all(1 <= token < len(state.tokens) for target in state.train.targets for token in target)
     assert state.train.batch([0, 1]).features.isfinite().all()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import multiprocessing
 import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,7 +21,6 @@ from asr.train.checkpoint import load_checkpoint
 from asr.train.same import compare_trainings
 from asr.train.world import World
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks and signals")
 PLAIN = ("model.encoder.dropout=0", "training.clip=1e9", "training.optimiser.lr=1e-3")
 
@@ -81,10 +80,19 @@ class Together:
         return [Path(f"{self.out}.{rank}").read_text() for rank in range(len(self.processes))]
 
 
-def train(recipe, hang=None, kill=None, poison=None):
-    """Train; `hang` and `kill`: (rank, step) at which a process stops answering or is killed; `poison`: an id."""
+def train(recipe, hang=None, kill=None, poison=None, full=None):
+    """Train, with features in several parts.
+
+    `hang` and `kill`: (rank, step) at which a process stops answering or is killed; `poison`: an id; `full`: a rank
+    whose disk is.
+    """
+    from asr.data import store_parts, store_plan
     from asr.train import loop
     from asr.train.world import this_rank
+
+    store_parts.PART_SECONDS = 1.0
+    if full == this_rank():
+        store_plan.write_part = no_space
 
     real = loop._step
 
@@ -112,6 +120,10 @@ def train(recipe, hang=None, kill=None, poison=None):
     loop.train(recipe)
 
 
+def no_space(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def losses(folder):
     return [(e["loss"], e["dev_loss"], e["dev_sdi"], e["dev_tokens"], e["frames"]) for e in read_log(folder).epochs]
 
@@ -128,10 +140,17 @@ def alone(toy, tmp_path_factory):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_E7_several_processes_make_the_steps_of_one(toy, tmp_path, alone, size):
-    """Same losses, rates and scores, and the same weights: 14 utterances neither by 3 nor their batches by 2."""
+    """Same losses, rates and scores, and the same weights: 14 utterances neither by 3 nor their batches by 2.
+
+    They compute the features together, each of them some and none of them twice.
+    """
     exp = tmp_path / "exp"
-    done = Together(size, tmp_path / "said", train, toy.recipe(exp, *PLAIN, "training.accumulate=2")).wait()
+    recipe = toy.recipe(exp, *PLAIN, "training.accumulate=2", f"data.features={tmp_path / 'features'}")
+    done = Together(size, tmp_path / "said", train, recipe).wait()
     assert done.codes == [0] * size, done.said
+    computed = [[int(n) for n in re.findall(r"features: \d+ of (\d+)", said)] for said in done.said]
+    assert sum(map(sum, computed)) == 14 + 3
+    assert all(map(sum, computed))
     for got, wanted in zip(losses(exp), losses(alone), strict=True):
         assert got[:2] == pytest.approx(wanted[:2], rel=1e-4)
         assert got[2:] == wanted[2:]
@@ -246,6 +265,15 @@ def test_a_signal_to_any_process_stops_all_with_a_checkpoint(toy, tmp_path):
     assert (exp / "last.pt").exists()
 
 
+def test_a_process_that_cannot_store_its_features_ends_all(toy, tmp_path):
+    recipe = toy.recipe(tmp_path / "exp", *PLAIN, f"data.features={tmp_path / 'features'}")
+    done = Together(2, tmp_path / "said", train, recipe, None, None, None, 1).wait(30)
+    assert done.codes == [1, 1], done.said
+    for said in done.said:
+        assert re.search(r"rank 1 on .*reading the data.*cannot store features: No space left on device", said), said
+    assert not (tmp_path / "exp" / "log.jsonl").exists()
+
+
 def test_other_data_on_another_machine_are_refused(toy, tmp_path):
     done = Together(2, tmp_path / "said", train_other, toy, tmp_path / "exp").wait(30)
     assert done.codes == [1, 1], done.said
@@ -273,34 +301,45 @@ def test_what_is_one_process_says_so_under_torchrun(toy, monkeypatch, command):
     assert "without torchrun" in result.stderr
 
 
-KILLED_ONCE = """
-import os, signal
-from asr.train import loop
-real = loop._step
-def step(group, state):
-    if (state.world.rank, state.counters.epoch, state.world.restarted) == (1, 1, False):
-        os.kill(os.getpid(), signal.SIGKILL)
-    real(group, state)
-loop._step = step
-from asr.cli.main import main
-main()
-"""
+def killed_once(recipe, exp):
+    """`asr train` in one of two processes, the second of which is killed in the second epoch of its first attempt."""
+    from asr.cli.log import log_to_stderr
+    from asr.cli.train import train as command
+    from asr.train import loop
+
+    real = loop._step
+
+    def step(group, state):
+        if (state.world.rank, state.counters.epoch, state.world.restarted) == (1, 1, False):
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(group, state)
+
+    loop._step = step
+    with log_to_stderr():
+        command(recipe, [f"exp={exp}"])
+
+
+def torchrun(logs, function, *arguments):
+    """torchrun --standalone --nproc-per-node 2 --max-restarts 1, without the seconds that every new Python takes."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        1, 1, 2, DefaultLogsSpecs(str(logs), redirects=Std.ALL), "again", rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0", max_restarts=1, monitor_interval=0.2, start_method="fork",
+    )  # fmt: skip
+    elastic_launch(config, function)(*arguments)
 
 
 def test_torchrun_restarts_after_a_kill_and_ends_with_the_unbroken_training(toy, tmp_path):
-    """As a user starts it; one of the two processes is killed in the second epoch."""
-    exp, whole = tmp_path / "exp", tmp_path / "whole"
+    exp, whole, logs = tmp_path / "exp", tmp_path / "whole", tmp_path / "logs"
     unbroken = Together(2, tmp_path / "said", train, toy.recipe(whole)).wait()
     assert unbroken.codes == [0, 0], unbroken.said
-    program = tmp_path / "killed.py"
-    program.write_text(KILLED_ONCE)
-    run = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1",
-         "--monitor-interval=0.2", str(program), "train", str(toy.file), f"exp={exp}"],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == [str(exp)]
-    assert "resumed at epoch 2" in run.stderr
+    again = Together(1, tmp_path / "agent", torchrun, logs, killed_once, toy.file, exp).wait(120)
+    assert again.codes == [0], again.said
+    first, second = ({p.parent.name: p for p in logs.glob(f"*/attempt_{n}/*/std*.log")} for n in (0, 1))
+    assert first.keys() == second.keys() == {"0", "1"}
+    said, printed = ([second[rank].with_name(f"std{name}.log").read_text() for rank in "01"] for name in ("err", "out"))
+    assert "resumed at epoch 2" in said[0]
+    assert printed == [f"{exp}\n", ""]
     assert compare_trainings(whole, exp)[1] == []

@@ -46,6 +46,7 @@ def test_E7_a_step_over_two_batches_is_a_step_over_one(state):
     longest = max(range(14), key=lambda r: state.train.frames[r])
     shortest = min(range(14), key=lambda r: state.train.frames[r])
     others = [r for r in range(14) if r not in (longest, shortest)]
+    state.train.targets = list(state.train.targets)
     state.train.targets[longest] = [1, 2] * (state.model.output_length(state.train.frames[longest]) // 2)
     state.train.targets[shortest] = [1]
     assert len(state.train.targets[longest]) >= 30

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from asr.data.store import FORMAT, FeatureStore
+from asr.data.store import FeatureStore
+from asr.data.store_parts import write_part
 from asr.errors import DataError
 from kaldi.archives import read_matrix
 from kaldi.rxfilename import parse
-from kaldi.tables import byte_order, read_table, write_table
+from kaldi.tables import Table, byte_order, read_table, write_table
 
 
 def import_features(scp: Path, root: Path, folder: Path) -> str:
@@ -27,34 +27,32 @@ def import_features(scp: Path, root: Path, folder: Path) -> str:
     table = read_table(scp)
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     unfinished.mkdir(parents=True, exist_ok=True)
-    where: dict[str, tuple[int, int]] = {}
-    failed: dict[str, str] = {}
-    total, dim = 0, 0
     try:
-        with open(unfinished / "features.f32", "wb") as file:
-            for id in byte_order(table):
-                try:
-                    matrix = read_matrix(parse(table[id].value, root, table[id].where))
-                    if dim and matrix.shape[1] != dim:
-                        raise DataError(f"{table[id].where}: {matrix.shape[1]} values a frame, those before have {dim}")
-                except DataError as error:
-                    failed[id] = str(error)
-                    continue
-                dim = matrix.shape[1]
-                file.write(np.ascontiguousarray(matrix, "<f4").data)
-                where[id] = (total, len(matrix))
-                total += len(matrix)
-        if not where:
-            raise DataError(f"{scp}: no matrix can be read; the first: {next(iter(failed.values()), 'none')}")
-        index = {"format": FORMAT, "dim": dim, "av": True, "utterances": where, "failed": failed}
-        (unfinished / "index.json").write_text(json.dumps(index, ensure_ascii=False), "utf-8")
+        part = write_part(unfinished, 0, 1, _matrices(table, root))
+        if len(part.failed) == len(part.ids):
+            raise DataError(f"{scp}: no matrix can be read; the first: {next(iter(part.failed.values()), 'none')}")
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(unfinished, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     store = FeatureStore(folder)
-    lines = [f"features: {len(store)} matrices, {total} frames of {store.dim} values in {folder}, {len(failed)} failed"]
-    return "\n".join(lines + [f"  {id}: {reason}" for id, reason in failed.items()])
+    counts = f"{len(store)} matrices, {sum(part.frames)} frames of {store.dim} values"
+    lines = [f"features: {counts} in {folder}, {len(store.failed)} failed"]
+    return "\n".join(lines + [f"  {id}: {reason}" for id, reason in store.failed.items()])
+
+
+def _matrices(table: Table, root: Path) -> Iterator[tuple[str, np.ndarray | str]]:
+    dim = 0
+    for id in byte_order(table):
+        try:
+            matrix = read_matrix(parse(table[id].value, root, table[id].where))
+            if dim and matrix.shape[1] != dim:
+                raise DataError(f"{table[id].where}: {matrix.shape[1]} values a frame, those before have {dim}")
+        except DataError as error:
+            yield id, str(error)
+            continue
+        dim = matrix.shape[1]
+        yield id, matrix
 
 
 def export_features(store: FeatureStore, ids: Mapping[str, str], folder: Path) -> str:
