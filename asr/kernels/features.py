@@ -25,16 +25,17 @@ def rotary_table(
 ) -> Tensor:
     """(time, dim) float32: for each frame the cosines of its dim/2 angles, then the sines.
 
-    The angle of pair i at frame t is (start + t) · base^(−2i/dim). Su et al., "RoFormer", 2021, equation 15.
+    The angle of pair i at frame t is (start + t) · base^(−2i/dim). Su et al., "RoFormer", 2021, equation 15. Angles are
+    computed in float64: in float32 they are 0.02 rad wrong after an hour of 10 ms frames.
 
     Raises:
         ValueError: dim is odd.
     """
     if dim % 2:
         raise ValueError(f"rotary positions need an even width, got {dim}")
-    rate = base ** (-torch.arange(dim // 2, device=device, dtype=torch.float32) / (dim // 2))
-    angle = torch.arange(start, start + time, device=device, dtype=torch.float32)[:, None] * rate
-    return torch.cat([angle.cos(), angle.sin()], dim=1)
+    rate = base ** (-torch.arange(dim // 2, device=device, dtype=torch.float64) / (dim // 2))
+    angle = torch.arange(start, start + time, device=device, dtype=torch.float64)[:, None] * rate
+    return torch.cat([angle.cos(), angle.sin()], dim=1).float()
 
 
 def turn(x: Tensor, table: Tensor | None) -> Tensor:
