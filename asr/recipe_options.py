@@ -2,7 +2,8 @@
 
 `attention.KEY` reaches the mixers of all layers that have KEY; a whole key, such as `model.encoder.positions`, reaches
 that one place. A mixer that is swapped for one of another kind keeps what both kinds have a key for (`causal`,
-`shared_qk`, …), unless the options say otherwise: that belongs to what was trained, not to how it is run.
+`shared_qk`, …), unless the options say otherwise: that belongs to what was trained, not to how it is run. What only
+training uses is no option. `asr.recipe_changes` says which options make another function of the weights.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from asr.recipe_loader import change_recipe, recipe_from_dict, recipe_to_dict
 from asr.recipe_schema import section_of
 from asr.yaml_tree import parse_yaml, plain
 
+_IN_TRAINING = ("dropout", "layer_drop", "stochastic_depth", "redraw")
 # A comma inside brackets or quotes belongs to the value.
 _VALUE = re.compile(r"""(?:[^,\[{'"]|\[[^\]]*\]|\{[^}]*\}|'[^']*'|"[^"]*")+""")
 
@@ -30,7 +32,7 @@ def combinations(options: Sequence[str]) -> list[tuple[str, ...]]:
     """`a=1,2 b=3` as (a=1, b=3), (a=2, b=3); a key given twice has both its values.
 
     Raises:
-        RecipeError: an option is not KEY=VALUE, or its key lies outside the model.
+        RecipeError: an option is not KEY=VALUE, its key lies outside the model, or it has no effect on a trained one.
     """
     values: dict[str, list[str]] = {}
     for option in options:
@@ -39,6 +41,10 @@ def combinations(options: Sequence[str]) -> list[tuple[str, ...]]:
             raise RecipeError(f"option {option!r}: write KEY=VALUE, for example attention.rounds=1,2,4,8")
         if key.split(".")[0] not in ("attention", "model"):
             raise RecipeError(f"option {option!r}: a trained model takes keys below attention. or model. only")
+        if (last := key.strip().split(".")[-1]) in _IN_TRAINING:
+            raise RecipeError(
+                f"option {option!r}: {last} works in training only; a trained model does the same with any"
+            )
         values.setdefault(key.strip(), []).extend(_VALUE.findall(value) or [value])
     choices = [[f"{key}={value}" for value in dict.fromkeys(map(str.strip, found))] for key, found in values.items()]
     return list(itertools.product(*choices)) if choices else []
@@ -108,11 +114,12 @@ def _swapped(recipe: Recipe, swaps: Mapping[str, str], source: str) -> Recipe:
             holder = holder[int(part) if isinstance(holder, list) else part]
         new = section_of(AttentionConfig, kind)
         assert new is not None
-        theirs = type(_mixer_places(recipe)[place]).model_fields
+        old = _mixer_places(recipe)[place]
+        theirs = {key: field for key, field in type(old).model_fields.items() if key not in old.computing}
         kept = {
             key: value
             for key, value in holder[last].items()
-            if key in new.model_fields and new.model_fields[key].annotation == theirs[key].annotation
+            if key in theirs and key in new.model_fields and new.model_fields[key].annotation == theirs[key].annotation
         }
         holder[last] = {**kept, "kind": kind}
     return recipe_from_dict(values, source)

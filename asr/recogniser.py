@@ -19,6 +19,7 @@ from asr.data.tokens import TokenTable
 from asr.encoder.model import CtcModel
 from asr.errors import AudioError, DataError
 from asr.recipe import Recipe
+from asr.recipe_changes import changes
 from asr.recipe_loader import recipe_from_dict
 from asr.recipe_options import with_options
 from asr.train.checkpoint import decodable, load_checkpoint
@@ -50,6 +51,7 @@ class Recogniser:
     Attributes:
         sample_rate: Hz of the audio that `transcribe` expects.
         weights: what they are: `weights of epoch 7`, `average of epochs 5, 6, 8`.
+        changes: what options made other than was trained, `causal: false → true`; see `asr.recipe_changes`.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class Recogniser:
         model: CtcModel,
         device: torch.device,
         weights: str = "",
+        changes: Sequence[str] = (),
     ) -> None:
         self.recipe, self.tokens, self.cmvn, self.device, self.weights = recipe, tokens, cmvn, device, weights
+        self.changes = list(changes)
         self.model = model.to(device).eval()
         self.sample_rate = recipe.features.sample_rate
 
@@ -79,17 +83,17 @@ class Recogniser:
         """
         path = decodable(Path(path))
         saved = load_checkpoint(path)
-        recipe = recipe_from_dict(saved["recipe"], str(path))
+        trained = recipe = recipe_from_dict(saved["recipe"], str(path))
         tokens = TokenTable.from_state(saved["tokens"])
         if options:
-            recipe = with_options(recipe, options, str(path))
+            recipe = with_options(trained, options, str(path))
         model = CtcModel(recipe.model, recipe.features.dim, len(tokens))
         if options and (misfits := _misfits(model, saved["model"])):
             shown = "; ".join(misfits[:SHOWN]) + (f"; and {len(misfits) - SHOWN} more" if len(misfits) > SHOWN else "")
             raise DataError(f"{path}: {' '.join(options)} needs other weights than were trained: {shown}")
         model.load_state_dict(saved["model"])
         cmvn, weights = Cmvn.from_state(saved["cmvn"]), saved.get("weights", path.name)
-        return cls(recipe, tokens, cmvn, model, torch.device(device), weights)
+        return cls(recipe, tokens, cmvn, model, torch.device(device), weights, changes(trained.model, recipe.model))
 
     def features(self, audio: Audio) -> Tensor:
         """Normalised features, (frames, dim); no frames for audio shorter than one analysis window.

@@ -38,6 +38,12 @@ def test_what_is_no_option_of_a_trained_model(option):
         combinations([option])
 
 
+@pytest.mark.parametrize("key", ["model.encoder.dropout", "model.encoder.layer_drop", "attention.feature_map.redraw"])
+def test_what_only_training_uses_is_no_option(key):
+    with pytest.raises(RecipeError, match=f"^option '{key}=0': .* works in training only"):
+        combinations([f"{key}=0"])
+
+
 HYBRID = "{layers: [{attention: softmax}, {attention: {kind: lsh, rounds: 2}}, {}], attention: linear}"
 
 
@@ -54,6 +60,8 @@ def test_a_swapped_mixer_keeps_what_both_kinds_have(mixers):
     assert (mixer.kind, mixer.causal, mixer.shared_qk) == ("softmax", True, True)
     (mixer,) = mixers(one, "model.encoder.attention={kind: softmax, causal: false}")
     assert (mixer.kind, mixer.causal, mixer.shared_qk) == ("softmax", False, True)
+    (mixer,) = mixers("{layers: 1, attention: {kind: lightning, chunk: 32}}", "attention=linear")
+    assert mixer.chunk == 64, "how the old one was computed says nothing about the new one"
     for options in (["attention.rounds=8", "attention=lsh"], ["attention=lsh", "attention.rounds=8"]):
         (mixer,) = mixers("{layers: 1, attention: softmax}", *options)
         assert (mixer.kind, mixer.rounds, mixer.shared_qk) == ("lsh", 8, False)

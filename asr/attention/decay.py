@@ -32,6 +32,7 @@ class DecayConfig(DirectionalConfig):
     """`attention: {kind: decay}` in a recipe."""
 
     turns: ClassVar[bool] = True
+    computing: ClassVar[frozenset[str]] = frozenset({"chunk"})
 
     kind: Literal["decay"] = "decay"
     decay: list[float] | None = None  # a of each head; unset: memories of 4 to 1024 frames, in equal ratios

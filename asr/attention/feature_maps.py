@@ -109,9 +109,10 @@ class Square(FeatureMap):
 class Favor(FeatureMap):
     """Positive orthogonal random features (FAVOR+), as logarithms.
 
-    The directions and the number of batches seen in training, by which they are redrawn, are saved with the weights. A
-    draw depends on seed and number alone: a resumed run, and every process of one, draws the same. Weights without
-    directions, such as those of softmax attention, or with more or fewer of them, take the ones drawn here.
+    The directions, their seed and the number of batches seen in training, by which they are redrawn, are saved with the
+    weights. A draw depends on seed and number alone: a resumed run, and every process of one, draws the same. Weights
+    without directions, such as those of softmax attention, or with those of another size or seed, take the ones drawn
+    here.
     """
 
     directions: Tensor
@@ -136,14 +137,15 @@ class Favor(FeatureMap):
         return x @ self.directions.mT.to(x.dtype) - (x.square().sum(-1, keepdim=True) + math.log(self.size)) / 2
 
     def get_extra_state(self) -> Tensor:
-        return torch.tensor(self.batches)
+        return torch.tensor([self.batches, self.seed])
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.batches = int(state)
+        self.batches = int(state.flatten()[0])  # earlier versions saved nothing else
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        saved = state_dict.get(prefix + "directions")
-        if saved is None or saved.shape != self.directions.shape:
+        saved, state = state_dict.get(prefix + "directions"), state_dict.get(prefix + "_extra_state")
+        another_seed = state is not None and state.numel() > 1 and int(state[1]) != self.seed
+        if saved is None or saved.shape != self.directions.shape or another_seed:
             state_dict[prefix + "directions"] = self.directions
             state_dict[prefix + "_extra_state"] = self.get_extra_state()
         super()._load_from_state_dict(state_dict, prefix, *rest)

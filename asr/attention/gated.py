@@ -12,7 +12,7 @@ Cost O(N·D·W) per head of keys D = expand_k · W and values W wide. State: hea
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -28,6 +28,8 @@ from asr.kernels.features import wide
 
 class GatedConfig(DirectionalConfig):
     """`attention: {kind: gated}` in a recipe."""
+
+    computing: ClassVar[frozenset[str]] = frozenset({"chunk"})
 
     kind: Literal["gated"] = "gated"
     expand_k: float = Field(0.5, gt=0)  # width of a key in widths of a value

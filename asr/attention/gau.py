@@ -22,7 +22,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from asr.attention.masks import frame_mask, zero_padding
@@ -40,6 +40,12 @@ class GauConfig(MixerConfig):
     group: int | None = Field(64, ge=1)  # frames among which attention is exact, part of the model; null: all pairs
     expansion: int = Field(2, ge=1)  # width of values and gate, in model widths
     width: int = Field(64, ge=1)  # s, of queries and keys
+
+    @model_validator(mode="after")
+    def _check(self) -> GauConfig:
+        if self.causal and self.group:
+            self.remember("group", self.group)
+        return self
 
     def check(self, dim: int, heads: int, rotary: bool) -> None:
         super().check(dim, heads, rotary=False)

@@ -30,6 +30,7 @@ class LightningConfig(DirectionalConfig):
     """`attention: {kind: lightning}` in a recipe."""
 
     turns: ClassVar[bool] = True
+    computing: ClassVar[frozenset[str]] = frozenset({"chunk"})
 
     kind: Literal["lightning"] = "lightning"
     decay: bool = True  # earlier frames fade, each head at a rate of its own

@@ -16,7 +16,7 @@ more with the exponential maps, which count each feature in units of its greates
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -26,6 +26,7 @@ from asr.attention.exponential import causal_exponential_attention, stabilise
 from asr.attention.feature_maps import FeatureMapConfig, FixedMapConfig
 from asr.attention.masks import zero_padding
 from asr.attention.mixer import Mixer, MixerConfig
+from asr.attention.softmax import SoftmaxConfig
 from asr.kernels import causal_linear_attention, linear_attention, prepare, rotary_table
 from asr.kernels.features import turn, wide
 
@@ -34,6 +35,7 @@ class LinearConfig(MixerConfig):
     """`attention: {kind: linear}` in a recipe."""
 
     turns: ClassVar[bool] = True
+    computing: ClassVar[frozenset[str]] = frozenset({"chunk"})
 
     kind: Literal["linear"] = "linear"
     feature_map: FeatureMapConfig = FixedMapConfig()
@@ -45,7 +47,18 @@ class LinearConfig(MixerConfig):
     def _check(self) -> LinearConfig:
         if self.feature_map.kind == "identity" and self.normaliser == "sum":
             raise ValueError("feature_map: identity gives weights of both signs; it needs normaliser: output")
+        if not self.causal:
+            self.leave_out("chunk", "causal: false sums over all frames at once")
+        elif self.feature_map.kind in ("exp", "favor") and self.normaliser == "sum":
+            self.leave_out(
+                "eps", f"with causal: true the normaliser of feature_map: {self.feature_map.kind} is never 0"
+            )
         return self
+
+    def meaning(self) -> dict[str, Any]:
+        # The Performer's features estimate softmax attention, whose weights they take.
+        estimate = self.feature_map.kind == "favor" and self.normaliser == "sum"
+        return SoftmaxConfig(causal=self.causal).meaning() if estimate else super().meaning()
 
     def build(self, dim: int, heads: int, rotary: bool = False) -> LinearAttention:
         return LinearAttention(self, dim, heads, rotary)

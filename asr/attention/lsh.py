@@ -12,7 +12,7 @@ pair meets, is softmax attention with `shared_qk: true`, which has the same weig
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from asr.attention.masks import zero_padding
 from asr.attention.mixer import Mixer, MixerConfig
+from asr.attention.softmax import SoftmaxConfig
 from asr.kernels import lsh_attention, prepare, rotary_table
 from asr.kernels.features import turn
 from asr.kernels.lsh import MAX_COLUMNS
@@ -47,6 +48,9 @@ class LshConfig(MixerConfig):
         if self.causal and not self.shared_qk:
             raise ValueError("causal: true needs shared_qk: true: a query may otherwise meet no key before it")
         return self
+
+    def meaning(self) -> dict[str, Any]:
+        return SoftmaxConfig(causal=self.causal, shared_qk=self.shared_qk).meaning()  # the limit of many rounds
 
     def build(self, dim: int, heads: int, rotary: bool = False) -> LshAttention:
         return LshAttention(dim, heads, self.causal, self.rounds, self.bucket_size, self.seed, rotary, self.shared_qk)

@@ -4,6 +4,8 @@ A mixer maps x (batch, time, dim) and integer lengths (batch,) to the same shape
 A `causal` one sees no later frame. One that `streams` has a state whose size does not grow: `step` takes
 the next frames and the state, and feeding an utterance in pieces gives the numbers of feeding it whole. Attention in
 chunks streams without being causal: its frames see to the end of their chunk, and pieces are whole chunks.
+
+A key that has no effect beside the others of its section is refused, so that no comparison is of a model with itself.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from torch import Tensor, nn
 from asr.attention.masks import zero_padding
 from asr.config import Config
 
+LONGEST = 2**16  # frames that a state may hold: 11 minutes of 10 ms frames
+
 
 class MixerConfig(Config):
     """Base of every mixer's section in a recipe; the file of the mixer adds `kind` and its options."""
 
     turns: ClassVar[bool] = False  # can take rotary positions: has queries and keys to turn
+    # Keys that say how a layer's function is computed, or how closely: with others its weights mean the same.
+    computing: ClassVar[frozenset[str]] = frozenset()
 
     kind: str  # the mixer's name: a Literal in its own file
     causal: bool = False  # see no frame after the current one
@@ -30,6 +36,23 @@ class MixerConfig(Config):
             raise ValueError(f"dim {dim} is not a multiple of heads {heads}")
         if rotary and self.turns and (dim // heads) % 2:
             raise ValueError(f"rotary positions need an even head width, got {dim // heads}")
+
+    def meaning(self) -> dict[str, Any]:
+        """What the weights were trained to be: equal for mixers that compute, or approximate, the same function."""
+        return self.model_dump(exclude=set(self.computing))
+
+    def leave_out(self, key: str, reason: str) -> None:
+        """Raises ValueError where a key that has no effect beside the others has been set."""
+        if (value := getattr(self, key)) != type(self).model_fields[key].default:
+            raise ValueError(f"{key} {value} has no effect: {reason}; leave it out")
+
+    def remember(self, key: str, frames: int) -> None:
+        """Raises ValueError where `key` makes a mixer that streams remember more frames than a state may hold."""
+        if frames > LONGEST:
+            raise ValueError(
+                f"{key} makes a stream remember {frames} frames, more than {LONGEST}; make it smaller, or leave it out "
+                "to look at all frames"
+            )
 
     def pair_bytes(self, heads: int, frames: int) -> int:
         """Bytes that one layer's matrices of frame pairs take for an utterance of so many frames; 0: it has none."""

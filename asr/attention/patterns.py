@@ -138,6 +138,11 @@ class Band:
         return replace(self, left=left, right=right, unit=min(self.unit, max(1, time)), global_tokens=g)
 
     @property
+    def streams(self) -> bool:
+        """What a frame sees is there when its unit has come."""
+        return (self.causal or self.unit > 1) and not self.right
+
+    @property
     def lookahead_frames(self) -> int | None:
         """How many later frames a frame may see: the first of a unit sees the rest of it. None: all of them."""
         if self.causal or not self.global_tokens:

@@ -29,6 +29,7 @@ class RetentionConfig(DirectionalConfig):
     """`attention: {kind: retention}` in a recipe."""
 
     turns: ClassVar[bool] = True
+    computing: ClassVar[frozenset[str]] = frozenset({"chunk"})
 
     kind: Literal["retention"] = "retention"
     expand_v: int = Field(1, ge=1)  # values per key channel; the paper has 2, and a narrower feed-forward to pay for it

@@ -28,6 +28,7 @@ class SoftmaxConfig(MixerConfig):
     """`attention: {kind: softmax}` in a recipe. At most one of window, stride, topk and chunk_frames is set."""
 
     turns: ClassVar[bool] = True
+    computing: ClassVar[frozenset[str]] = frozenset({"implementation"})
 
     kind: Literal["softmax"] = "softmax"
     implementation: Literal["sdpa", "materialised"] = "sdpa"  # of attention to all frames
@@ -61,6 +62,9 @@ class SoftmaxConfig(MixerConfig):
             raise ValueError(f"window [{left}, {right}] sees {right} later frames; causal: true needs [{left}, 0]")
         if self.causal and self.chunk_frames is not None:
             raise ValueError("the frames of a chunk see each other; for causal: true set window: [left, 0] instead")
+        pattern = self._pattern()
+        if isinstance(pattern, Band) and pattern.streams:
+            self.remember(chosen[0], max(pattern.left, pattern.unit) + pattern.global_tokens)
         return self
 
     def build(self, dim: int, heads: int, rotary: bool = False) -> SoftmaxAttention:
@@ -124,7 +128,7 @@ class SoftmaxAttention(Mixer):
         self.heads, self.pattern, self.rotary = heads, pattern, rotary
         self.parts = 2 if shared_qk else 3
         self.causal = pattern.causal
-        self.streams = isinstance(pattern, Band) and (pattern.causal or pattern.unit > 1) and not pattern.right
+        self.streams = isinstance(pattern, Band) and pattern.streams
         self.project = nn.Linear(dim, self.parts * dim)
         self.output = nn.Linear(dim, dim)
 

@@ -13,7 +13,7 @@ State: dim · (state + convolution − 1) floats, whatever the length.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,8 @@ from asr.kernels.features import wide
 
 class SsmConfig(DirectionalConfig):
     """`attention: {kind: ssm}` in a recipe."""
+
+    computing: ClassVar[frozenset[str]] = frozenset({"chunk"})
 
     kind: Literal["ssm"] = "ssm"
     selective: bool = False  # Ā, B̄ and C depend on the frame (Mamba); else they are constants (S4D)
@@ -49,6 +51,8 @@ class SsmConfig(DirectionalConfig):
             raise ValueError(f"state {self.state} is odd: the eigenvalues come in conjugate pairs")
         if self.selective and (self.init, self.discretisation) != ("lin", "zoh"):
             raise ValueError("selective: true has its own init and discretisation; leave both out")
+        if not self.selective:
+            self.leave_out("chunk", "selective: false is a convolution over all frames, not a scan")
         return self
 
     def build_causal(self, dim: int, heads: int, rotary: bool) -> Ssm:

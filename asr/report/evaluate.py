@@ -25,7 +25,7 @@ from asr.files import write_atomically
 from asr.recipe import Recipe
 from asr.recipe_options import combinations, short
 from asr.recogniser import Recogniser
-from asr.report.listing import listing
+from asr.report.listing import listing, other_function
 from asr.report.sets import choose_sets, open_set
 from asr.train.measure import Stopwatch
 from asr.train.run import pick_device
@@ -59,8 +59,8 @@ def evaluate(
 
     Each result holds the totals of `Score.as_dict`, `words` (the word error rate of subwords and characters, else
     null), `failed` and `dropped` (id → reason), `blank_share` (of encoder frames), `length_ratio` (emitted to
-    reference tokens), `weights` (of which epochs), `audio_seconds`, `decoding_seconds`, `rtf`, `device`, `threads` and
-    `options`.
+    reference tokens), `weights` (of which epochs), `audio_seconds`, `decoding_seconds`, `rtf`, `device`, `threads`,
+    `options` and `changes` (what they made other than was trained).
 
     An utterance whose audio cannot be used counts with all its tokens deleted, so that no rate improves by losing
     data. An utterance that the lexicon cannot express (`oov: drop`) has no reference and is left out. Both are listed.
@@ -78,6 +78,8 @@ def evaluate(
         DataError: an unknown set, an unreadable manifest, or a set without any usable utterance.
     """
     recogniser = Recogniser.load(exp, device=pick_device(device), options=options)
+    if recogniser.changes:
+        log.warning("%s: %s", " ".join(options), other_function(recogniser.changes))
     folder = Path(exp).parent if Path(exp).is_file() else Path(exp)
     if reporting is not None:
         data = recogniser.recipe.data.model_copy(update={"test": reporting.data.test})
@@ -91,7 +93,7 @@ def evaluate(
     results = {}
     for name, manifest in chosen.items():
         result, scores = _evaluate_set(recogniser, name, manifest)
-        result["options"] = list(options)
+        result |= {"options": list(options), "changes": recogniser.changes}
         results[name] = result
         for kind in ("failed", "dropped"):
             if result[kind]:

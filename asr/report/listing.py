@@ -15,6 +15,7 @@ def listing(result: Mapping[str, Any], scores: Sequence[Score]) -> str:
     first = scores[0]
     how = f" with {' '.join(result['options'])}" if result["options"] else ""
     lines = [f"{result['model']}{how} on {result['set']} ({result['manifest']})"]
+    lines += [other_function(result["changes"])] if result["changes"] else []
     lines += [score.summary() for score in scores]
     if first.utterance_rate is not None:
         lines.append(
@@ -33,6 +34,11 @@ def listing(result: Mapping[str, Any], scores: Sequence[Score]) -> str:
         lines += ["", f"alignments ({score.unit}): (ref->hyp) substituted, +hyp inserted, -ref deleted"]
         lines += [f"{u.id}\t{u.line}" for u in score.utterances]
     return "\n".join(lines) + "\n"
+
+
+def other_function(changes: Sequence[str]) -> str:
+    """A remark on results of weights that options made another function of; see `asr.recipe_changes`."""
+    return f"not what the weights were trained to be: {'; '.join(changes)}"
 
 
 def _lost(reasons: Mapping[str, str], what: str) -> list[str]:

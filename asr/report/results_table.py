@@ -7,7 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
+from asr.report.listing import other_function
 from asr.report.table import Rate
+
+MARK = " *"
 
 
 def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -16,8 +19,12 @@ def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def options_table(by_option: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
-    """One row per option (none: without that column), set and rate. The caption says what the rates count."""
-    table = Table(caption=_caption(next(iter(by_option.values()))), caption_justify="left")
+    """One row per option (none: without that column), set and rate. The caption says what the rates count.
+
+    An option that makes another function of the weights than they were trained to be has a mark, which the caption
+    explains.
+    """
+    table = Table(caption=_caption(by_option), caption_justify="left")
     named = any(by_option)
     for header in ("option", "set") if named else ("set",):
         table.add_column(header, overflow="fold")
@@ -26,6 +33,7 @@ def options_table(by_option: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> T
     for header in ("blank share", "emitted/ref", "RTF"):
         table.add_column(header, justify="right")
     for option, results in by_option.items():
+        option += MARK if _changes(results) else ""
         for name, result in results.items():
             for part in (result, result["words"]):
                 if part is not None:
@@ -49,11 +57,22 @@ def _whole_cells(result: Mapping[str, Any]) -> list[str]:
     return [*lost, *shares, _number(result["rtf"], ".4f")]
 
 
-def _caption(results: Mapping[str, Mapping[str, Any]]) -> str:
-    first = next(iter(results.values()))
+def _caption(by_option: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    first = next(iter(next(iter(by_option.values())).values()))
     counting = "; ".join(first["rules"]) or "every token counts as it is"
-    place = f"{first['device']}, {first['threads']} threads"
-    return f"Weights: {first['weights']}. {counting}. RTF: features to tokens on {place}."
+    threads = f"{first['threads']} {'thread' if first['threads'] == 1 else 'threads'}"
+    lines = [f"Weights: {first['weights']}. {counting}. RTF: features to tokens on {first['device']}, {threads}."]
+    lines += [
+        f"{option}{MARK}: {other_function(found)}."
+        for option, results in by_option.items()
+        if (found := _changes(results))
+    ]
+    return "\n".join(lines)
+
+
+def _changes(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What an option made other than was trained; the same for all sets."""
+    return next((list(result["changes"]) for result in results.values()), [])
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:

@@ -35,7 +35,7 @@ def explicit(layer, x):
 
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("group", [None, 1, 5, 23, 10**9])
+@pytest.mark.parametrize("group", [None, 1, 5, 23, 2**16])
 @pytest.mark.parametrize("heads", [1, 2])
 def test_equals_the_explicit_form(heads, group, causal, rotary):
     torch.manual_seed(0)
@@ -62,3 +62,9 @@ def test_widths_are_checked_with_the_recipe():
     GauConfig(width=8).check(12, 4, rotary=True)  # the model's head width of 3 turns nothing
     with pytest.raises(ValueError, match="not a multiple of heads"):
         GauConfig().check(12, 5, rotary=False)
+
+
+def test_a_stream_does_not_remember_without_bounds():
+    assert GauConfig(group=10**9).group == 10**9, "without a stream there is no state"
+    with pytest.raises(ValueError, match="group makes a stream remember 1000000000 frames, more than 65536"):
+        GauConfig(group=10**9, causal=True)

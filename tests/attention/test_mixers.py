@@ -44,7 +44,9 @@ MIXERS = {
     "linear": LinearConfig(),
     "linear-causal": LinearConfig(causal=True, chunk=7),
     **{
-        f"linear-{kind}{'-causal' * causal}": LinearConfig(causal=causal, chunk=7, feature_map=feature_map)
+        f"linear-{kind}{'-causal' * causal}": LinearConfig(
+            causal=causal, chunk=7 if causal else 64, feature_map=feature_map
+        )
         for kind, feature_map in {
             "exp": FixedMapConfig(kind="exp"),
             "square": FixedMapConfig(kind="square"),
@@ -55,7 +57,7 @@ MIXERS = {
     },
     **{
         f"linear-{kind}-output{'-causal' * causal}": LinearConfig(
-            causal=causal, chunk=7, feature_map=FixedMapConfig(kind=kind), normaliser="output"
+            causal=causal, chunk=7 if causal else 64, feature_map=FixedMapConfig(kind=kind), normaliser="output"
         )
         for kind, causal in (("identity", False), ("identity", True), ("exp", False), ("exp", True))
     },

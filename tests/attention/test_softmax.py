@@ -146,7 +146,7 @@ def test_a_band_does_not_form_the_matrix_of_frame_pairs():
     [
         {"window": (10**9, 10**9)},
         {"window": (10**9, 10**9), "global_tokens": 10**9},
-        {"chunk_frames": 10**9, "left_chunks": 3},
+        {"chunk_frames": 10**9, "left_chunks": 3, "lookahead": 1},
         {"chunk_frames": 4, "left_chunks": 10**9, "lookahead": 10**9},
         {"stride": 10**9},
     ],
@@ -175,6 +175,8 @@ def test_a_pattern_wider_than_the_utterance_is_attention_to_all_of_it_and_costs_
         ({"window": (4, 2), "causal": True}, r"causal: true needs \[4, 0\]"),
         ({"chunk_frames": 4, "causal": True}, "set window"),
         ({"window": (-1, 0)}, "greater than or equal to 0"),
+        ({"window": (10**9, 0), "causal": True}, "window makes a stream remember 1000000000 frames, more than 65536"),
+        ({"chunk_frames": 512, "left_chunks": 129}, "chunk_frames makes a stream remember 66048 frames"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_recipe(options, message):

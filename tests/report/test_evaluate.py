@@ -1,11 +1,13 @@
 """Evaluation of a small untrained model on noise: the numbers are arbitrary, so they are checked by other routes."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 import soundfile
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from asr.audio.cmvn import Cmvn
@@ -21,6 +23,7 @@ from asr.recipe_loader import dump_recipe, load_recipe, recipe_to_dict
 from asr.recogniser import Recogniser
 from asr.report import evaluate as module
 from asr.report.evaluate import evaluate, evaluate_options
+from asr.report.results_table import options_table
 from asr.train.checkpoint import save_checkpoint
 from asr.train.sets import load_set
 from asr.train.validate import validate
@@ -255,8 +258,27 @@ def test_random_features_come_near_softmax_on_its_weights(experiment):
 def test_another_number_of_random_features_and_those_that_were_saved(experiment):
     exp = experiment(PHONES, attention="{kind: linear, feature_map: {kind: favor, size: 4}}")
     trained = log_probs(exp)
-    assert torch.equal(log_probs(exp, "attention.feature_map.seed=5"), trained), "the saved directions count"
+    seeds = {seed: log_probs(exp, f"attention.feature_map.seed={seed}") for seed in (0, 5)}
+    assert torch.equal(seeds[0], trained), "the directions of the seed it was trained with are those that were saved"
+    assert (seeds[5] - trained).abs().max() > 1e-3
     assert (log_probs(exp, "attention.feature_map.size=64") - trained).abs().max() > 1e-3
+
+
+def test_options_that_make_another_function_are_marked_everywhere(experiment, caplog):
+    exp = experiment(PHONES, attention="{kind: linear, causal: true}")
+    found = evaluate_options(exp, ["attention.causal=true,false"], device="cpu")
+    said = "not what the weights were trained to be: causal: true → false"
+    assert [results["test"]["changes"] for results in found.values()] == [[], [], ["causal: true → false"]]
+    assert caplog.text.count(said) == 1
+    listing = (exp / "results" / "test@causal=false.txt").read_text()
+    assert listing.splitlines()[1] == said
+    assert said not in (exp / "results" / "test@causal=true.txt").read_text()
+    console = Console(width=250, file=io.StringIO())
+    console.print(options_table(found))
+    table = console.file.getvalue()
+    rows = [line.split("│")[1].strip() for line in table.splitlines() if "PER" in line]
+    assert rows == ["as trained", "causal=true", "causal=false *"]
+    assert f"causal=false *: {said}." in table
 
 
 def test_options_that_do_not_fit_are_refused_before_anything_is_scored(experiment):

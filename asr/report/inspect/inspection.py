@@ -26,6 +26,7 @@ from asr.report.inspect.lsh import Meetings, meetings, summarise_lsh
 from asr.report.inspect.maps import ImpliedMap, MapNumbers, implied_map, map_numbers, summarise_maps
 from asr.report.inspect.memory import memory_frames, summarise_memory
 from asr.report.inspect.pictures import Heard, ctc_figure, map_figure, save
+from asr.report.listing import other_function
 from asr.report.sets import choose_sets, open_set
 from asr.train.run import pick_device
 from asr.train.sets import LoadedSet
@@ -63,6 +64,8 @@ def inspect(
         UsageError: there is no such layer or head.
     """
     recogniser = Recogniser.load(exp, device=pick_device(device), options=options)
+    if recogniser.changes:
+        log.warning("%s: %s", " ".join(options), other_function(recogniser.changes))
     check_finite(recogniser, exp)
     recogniser.model.requires_grad_(False)  # only gradients of inputs are wanted
     if set_name == "all":
@@ -83,6 +86,7 @@ def inspect(
     result = {
         "model": recogniser.recipe.name,
         "options": list(options),
+        "changes": recogniser.changes,
         "set": set_name,
         "utterances": [{"id": data.ids[row], "seconds": data.frames[row] * hop_ms / 1000} for row in rows],
         "frame_ms": frame_ms,
