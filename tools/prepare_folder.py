@@ -28,6 +28,7 @@ from asr.data.lexicon import read_lexicon
 from asr.data.manifest import Utterance
 from asr.data.text import read_lines, split_words
 from asr.errors import DataError
+from asr.wording import counted
 
 SUFFIXES = frozenset(
     f".{end}" for end in ("wav", "flac", "mp3", "m4a", "ogg", "opus", "aac", "wma", "webm", "aiff", "aif")
@@ -77,7 +78,7 @@ def assign(speakers: set[str], shares: dict[str, float], seed: int) -> dict[str,
     """
     if len(speakers) < len(shares):
         raise DataError(
-            f"{len(speakers)} speakers cannot be shared out to {', '.join(shares)}; "
+            f"{counted(len(speakers), 'speaker')} cannot be shared out to {', '.join(shares)}; "
             "with --speaker none every utterance counts as its own speaker"
         )
     # by hash, not by a random generator: the same choice under every version of Python

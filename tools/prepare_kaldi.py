@@ -26,6 +26,7 @@ from asr.data.lexicon import read_lexicon
 from asr.data.manifest import Utterance, read_manifest
 from asr.data.store import FeatureStore
 from asr.errors import DataError
+from asr.wording import counted
 
 MAX_OVERSHOOT = 0.5  # seconds; what Kaldi's extract-segments allows
 
@@ -81,8 +82,9 @@ def _folders(arguments: list[str]) -> dict[str, Path]:
 def _export(args: argparse.Namespace) -> None:
     store = FeatureStore(args.features) if args.features else None
     done = write_data_dir(args.out, read_manifest(args.manifest), speaker_prefix=args.speaker_prefix)
-    print(f"{len(done.ids)} utterances written to {args.out}, {done.converted} recordings written anew as 16-bit WAV")
-    print(f"dropped: {len(done.dropped)} utterances")
+    written, anew = counted(len(done.ids), "utterance"), counted(done.converted, "recording")
+    print(f"{written} written to {args.out}, {anew} written anew as 16-bit WAV")
+    print(f"dropped: {counted(len(done.dropped), 'utterance')}")
     for id, reason in sorted(done.dropped.items()):
         print(f"  {id}: {reason}")
     if store is not None:

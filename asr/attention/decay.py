@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from asr.attention.directions import DirectionalConfig
 from asr.attention.feature_maps import FixedMapConfig
 from asr.attention.linear import LinearAttention, LinearConfig
+from asr.wording import counted
 
 SHORTEST, LONGEST = 4.0, 1024.0  # frames that the first and the last head remember when the recipe says nothing
 
@@ -46,7 +47,7 @@ class DecayConfig(DirectionalConfig):
         if self.decay is None:
             return
         if len(self.decay) != heads:
-            raise ValueError(f"decay has {len(self.decay)} values for {heads} heads")
+            raise ValueError(f"decay has {counted(len(self.decay), 'value')} for {counted(heads, 'head')}")
         if wrong := [a for a in self.decay if not 0 < a < 1]:
             raise ValueError(f"decay must lie between 0 and 1, got {wrong[0]}; kind: linear is what forgets nothing")
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
 
+from asr.wording import counted
+
 if TYPE_CHECKING:
     from asr.report.bench_epoch import EpochTime
     from asr.report.bench_kernels import Timing
@@ -71,7 +73,7 @@ def bench(
         torch.set_num_threads(threads)
     rows: list[Timing] | list[Ratio] | list[Cost] | list[EpochTime] | list[Figure]
     if recipe is None:
-        print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, float32")
+        print(f"{counted(torch.get_num_threads(), 'thread')}, torch {torch.__version__}, float32")
     if recipe is not None:
         rows = _train(recipe, overrides or [], lengths, steps, threads)
     elif what == "kernels":

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import typer
 
+from asr.wording import counted
+
 Check = Callable[[], str]  # returns what it found, raises what is wrong
 
 
@@ -86,7 +88,8 @@ def _cpu() -> str:
     import torch
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{platform.machine()}, {usable} cores usable, torch uses {torch.get_num_threads()} threads"
+    threads = counted(torch.get_num_threads(), "thread")
+    return f"{platform.machine()}, {counted(usable or 1, 'core')} usable, torch uses {threads}"
 
 
 def _gpu() -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asr.errors import DataError
+from asr.wording import counted
 
 JITTER = 0.05  # relative noise on lengths when sorting: batches differ between epochs, padding stays below about 10 %
 
@@ -30,7 +31,8 @@ def plan_batches(
     if wrong.size:
         named = [f"{ids[i] if ids is not None else f'index {i}'} ({lengths[i]} frames)" for i in wrong[:10].tolist()]
         raise DataError(
-            f"{wrong.size} utterances do not fit a batch of {batch_frames} frames: {', '.join(named)}"
+            f"{counted(int(wrong.size), 'utterance')} of a length that a batch of {batch_frames} frames cannot hold: "
+            f"{', '.join(named)}"
             f"{' ...' if wrong.size > len(named) else ''}; lower data.max_seconds or raise training.batch_frames"
         )
     random = np.random.default_rng([seed, epoch])

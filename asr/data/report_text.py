@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from asr.wording import counted
+
 if TYPE_CHECKING:
     from asr.data.preparation_report import PreparationReport, SetReport
 
@@ -14,7 +16,9 @@ def report_text(report: PreparationReport, most: int | None) -> str:
     """See `PreparationReport.text`."""
     lines = [*_sets(report), ""]
     if report.lexicon_words is not None:
-        lines.append(f"lexicon: {report.lexicon_words} words, {report.lexicon_phones} phones")
+        lines.append(
+            f"lexicon: {counted(report.lexicon_words, 'word')}, {counted(report.lexicon_phones or 0, 'phone')}"
+        )
         lines += _oov(report, most)
     lines += _table("length in seconds", _length_heads(), {name: s.lengths for name, s in report.sets.items()})
     lines += _infeasible(report)
@@ -26,7 +30,7 @@ def report_text(report: PreparationReport, most: int | None) -> str:
     lines += _duplicates(report, most)
     if report.notices:
         lines += [f"notices: {len(report.notices)}", *_list(report.notices, most)]
-    lines.append(f"dropped: {len(report.dropped)} utterances")
+    lines.append(f"dropped: {counted(len(report.dropped), 'utterance')}")
     lines += _list((f"{id}: {reason}" for id, reason in report.dropped.items()), most)
     return "\n".join(lines) + "\n"
 
@@ -49,8 +53,9 @@ def _oov(report: PreparationReport, most: int | None) -> list[str]:
         total, top = sum(s.oov.values()), list(s.oov.items())[:most]
         listed = ", ".join(f"{word} ({times})" for word, times in top) + (" ..." if len(top) < len(s.oov) else "")
         lines.append(
-            f"not in the lexicon, {name}: {total} of {s.summary.words} words ({total / s.summary.words:.2%}), "
-            f"{len(s.oov)} distinct, in {s.oov_utterances} utterances: {listed}"
+            f"not in the lexicon, {name}: {total} of {counted(s.summary.words, 'word')} "
+            f"({total / s.summary.words:.2%}), {len(s.oov)} distinct, "
+            f"in {counted(s.oov_utterances, 'utterance')}: {listed}"
         )
     if not lines:
         return ["not in the lexicon: no word"]
@@ -93,15 +98,18 @@ def _audio(name: str, s: SetReport, most: int | None) -> list[str]:
     missing = s.summary.utterances - s.measured
     lines = [
         f"audio, {name}: {rates}; {s.clipped_percent:.3f} % of samples clipped, {s.silent_percent:.1f} % of 10 ms "
-        "frames silent" + (f"; {missing} utterances not measured" if missing else "")
+        "frames silent" + (f"; {counted(missing, 'utterance')} not measured" if missing else "")
     ]
     if s.clipped:
         lines += [
-            f"clipped in more than 0.1 % of samples, {name}: {len(s.clipped)} utterances",
+            f"clipped in more than 0.1 % of samples, {name}: {counted(len(s.clipped), 'utterance')}",
             *_list(s.clipped, most),
         ]
     if s.silent:
-        lines += [f"never above -60 dB of full scale, {name}: {len(s.silent)} utterances", *_list(s.silent, most)]
+        lines += [
+            f"never above -60 dB of full scale, {name}: {counted(len(s.silent), 'utterance')}",
+            *_list(s.silent, most),
+        ]
     return lines
 
 
@@ -110,7 +118,9 @@ def _duplicates(report: PreparationReport, most: int | None) -> list[str]:
         return []
     across = report.duplicates_across
     within = [group for group in report.duplicates if group not in across]
-    lines = [f"the same audio under different ids: {len(across)} groups across sets, {len(within)} within one set"]
+    lines = [
+        f"the same audio under different ids: {counted(len(across), 'group')} across sets, {len(within)} within one set"
+    ]
     return lines + _list((" = ".join(group) for group in [*across, *within]), most)
 
 

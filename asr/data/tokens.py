@@ -14,6 +14,7 @@ from asr.data.phones import PhoneTable, build_phones
 from asr.data.subwords import SubwordTable, build_subwords
 from asr.data.token_table import BLANK, SPACE, UNK, OovError, TokenTable
 from asr.errors import DataError
+from asr.wording import counted
 
 __all__ = [
     "BLANK",
@@ -60,11 +61,11 @@ class EncodedSet:
 
     def summary(self) -> str:
         """One line: how much was kept, what is unknown and what was dropped."""
-        parts = [f"{len(self.targets)} utterances, {self.tokens} tokens"]
+        parts = [f"{counted(len(self.targets), 'utterance')}, {counted(self.tokens, 'token')}"]
         if self.oov:
             parts.append(f"{self.unk_rate:.2%} <unk>; unknown: {_top(self.oov)}")
         if self.dropped:
-            parts.append(f"{len(self.dropped)} utterances dropped: {_some(list(self.dropped))}")
+            parts.append(f"{counted(len(self.dropped), 'utterance')} dropped: {_some(list(self.dropped))}")
         return "; ".join(parts)
 
 
@@ -96,8 +97,9 @@ def encode_all(table: TokenTable, utterances: Iterable[Utterance]) -> EncodedSet
 
     if dropped and getattr(table, "oov", "error") == "error":
         raise DataError(
-            f"{len(oov)} words have no pronunciation, in {len(dropped)} utterances ({_some(list(dropped))}): "
-            f"{_top(oov)}. Add them to the lexicon, or set tokens.oov to unk or drop.{_case_hint(table, oov)}"
+            f"words without pronunciation: {len(oov)}, in {counted(len(dropped), 'utterance')} "
+            f"({_some(list(dropped))}): {_top(oov)}. Add them to the lexicon, or set tokens.oov to "
+            f"unk or drop.{_case_hint(table, oov)}"
         )
     if dropped and not targets:
         raise DataError(f"every utterance has words without pronunciation: {_top(oov)}.{_case_hint(table, oov)}")

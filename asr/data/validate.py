@@ -9,6 +9,7 @@ from asr.audio.read import audio_info, read_audio
 from asr.audio.source import AudioInfo, Span
 from asr.data.manifest import Utterance, scan_manifest
 from asr.errors import AsrError, DataError
+from asr.wording import counted
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,10 @@ class Report:
         """One line of figures and one line per problem, each with file and line number."""
         s = self.summary
         lines = [
-            f"{self.path}: {s.utterances} utterances, {s.speakers} speakers, {s.hours:.2f} h, "
+            f"{self.path}: {counted(s.utterances, 'utterance')}, {counted(s.speakers, 'speaker')}, {s.hours:.2f} h, "
             f"{s.min_seconds:.2f} / {s.mean_seconds:.2f} / {s.max_seconds:.2f} s (min / mean / max), "
-            f"{s.words} words ({s.distinct_words} distinct), {s.empty_texts} empty transcripts, "
-            f"{len(self.problems)} problems"
+            f"{counted(s.words, 'word')} ({s.distinct_words} distinct), {counted(s.empty_texts, 'empty transcript')}, "
+            f"{counted(len(self.problems), 'problem')}"
         ]
         for problem in self.problems:
             lines.append(f"{self.path}:{problem.line}: {f'{problem.id}: ' if problem.id else ''}{problem.what}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 
 from asr.decode.loop import Outcome
+from asr.wording import counted
 
 
 def summarise(outcome: Outcome, log: logging.Logger) -> None:
     """One line of totals; where several inputs were asked for, every failure once more, so that none scrolls away."""
     untried = outcome.inputs - outcome.decoded - len(outcome.failures)
-    parts = [f"decoded {outcome.decoded} of {outcome.inputs} inputs"]
+    parts = [f"decoded {outcome.decoded} of {counted(outcome.inputs, 'input')}"]
     if outcome.seconds:
         factor = outcome.wall_seconds / outcome.seconds
         parts.append(

@@ -16,6 +16,7 @@ from asr.report.log import TrainingLog, read_log
 from asr.report.plots import Curve, plot_curves, plot_rate_by_time
 from asr.report.table import Rate, Row, csv_text, markdown
 from asr.report.training import train
+from asr.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -41,22 +42,33 @@ def compare(
 ) -> Comparison:
     """Train each recipe that has no finished experiment, one after the other, then evaluate all of them.
 
-    An error of one model is kept in its row and the others go on; an interrupt stops everything.
+    An error of one model is kept in its row and the others go on; an interrupt stops everything. What is wrong is
+    found before the first training, and said where hours may pass until it stands beside the table.
 
     Args:
         evaluate: gives the results of `asr.report.evaluate` by set.
         retrain: train every recipe anew, also those that are finished.
     """
     warnings = unfair(experiments) if experiments else []
-    for warning in warnings:
-        log.warning(warning)
     errors: dict[str, str] = {}
+    untrained = []
     for one in experiments:
         try:
-            _make_ready(one, retrain, train)
+            if _needs_training(one, retrain):
+                untrained.append(one)
         except AsrError as error:
             errors[one.name] = str(error)
-            log.error("%s", error)
+    if untrained:
+        for line in [*warnings, *errors.values()]:
+            log.warning(line)
+    for number, one in enumerate(untrained, 1):
+        log.info("training %s", one.name)
+        try:
+            train(one, retrain)
+        except AsrError as error:
+            errors[one.name] = str(error)
+            if number < len(untrained):
+                log.error("%s", error)
     rows, logs = [], {}
     for one in experiments:
         results: dict[str, dict[str, Any]] = {}
@@ -67,28 +79,26 @@ def compare(
                 results = evaluate(one)
         except AsrError as error:
             errors[one.name] = str(error)
-            log.error("%s", error)
         rows.append(_row(one, logs.setdefault(one.name, TrainingLog({}, [], False)), results, errors.get(one.name)))
     warnings += _utterances(logs) + _machines(logs)
     return Comparison(_with_ratios([*rows, *_published(experiments)], experiments), logs, warnings)
 
 
-def _make_ready(one: Experiment, retrain: bool, train: Train) -> None:
+def _needs_training(one: Experiment, retrain: bool) -> bool:
+    """Raises AsrError where a folder holds no model, or one that was trained with other settings than its recipe's."""
     if one.recipe_file is None:
         if not (one.exp / "best.pt").is_file():
             raise AsrError(f"{one.exp}: no best.pt; give the recipe instead to have it trained")
-        return
-    if one.finished and not retrain:
-        changed = changed_since_training(one)
-        if not changed:
-            return
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        raise AsrError(
-            f"{one.exp} was trained with other settings ({'; '.join(changed[:3])}{more}); "
-            "use --retrain, or another folder (exp=…)"
-        )
-    log.info("training %s", one.name)
-    train(one, retrain)
+        return False
+    if retrain or not one.finished:
+        return True
+    if not (changed := changed_since_training(one)):
+        return False
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    raise AsrError(
+        f"{one.exp} was trained with other settings ({'; '.join(changed[:3])}{more}); "
+        "use --retrain, or another folder (exp=…)"
+    )
 
 
 def _row(one: Experiment, log: TrainingLog, results: dict[str, dict[str, Any]], error: str | None) -> Row:
@@ -142,7 +152,8 @@ def _utterances(logs: dict[str, TrainingLog]) -> list[str]:
     seen: dict[str, list[str]] = {}
     for name, one in logs.items():
         if "utterances" in one.start:
-            seen.setdefault(f"{one.start['utterances']} utterances, {one.start['frames']} frames", []).append(name)
+            what = f"{counted(one.start['utterances'], 'utterance')}, {one.start['frames']} frames"
+            seen.setdefault(what, []).append(name)
     if len(seen) < 2:
         return []
     return ["trained on unequal data: " + "; ".join(f"{', '.join(names)} on {what}" for what, names in seen.items())]
@@ -153,7 +164,7 @@ def _machines(logs: dict[str, TrainingLog]) -> list[str]:
     places: dict[str, list[str]] = {}
     for name, one in logs.items():
         if one.start:
-            place = f"{one.start.get('device')} with {one.start.get('threads')} threads"
+            place = f"{one.start.get('device')} with {counted(one.start.get('threads', 0), 'thread')}"
             places.setdefault(place, []).append(name)
     if len(places) < 2:
         return []

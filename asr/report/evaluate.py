@@ -30,6 +30,7 @@ from asr.report.sets import choose_sets, open_set
 from asr.train.measure import Stopwatch
 from asr.train.run import pick_device
 from asr.train.sets import LoadedSet
+from asr.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ def evaluate(
         for kind in ("failed", "dropped"):
             if result[kind]:
                 log.warning(
-                    "%s: %d utterances %s: %s", name, len(result[kind]), kind, ", ".join(list(result[kind])[:5])
+                    "%s: %s %s: %s", name, counted(len(result[kind]), "utterance"), kind, ", ".join([*result[kind]][:5])
                 )
         if write:
             (folder / "results").mkdir(exist_ok=True)

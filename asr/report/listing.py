@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asr.ctc.score import Score
+from asr.wording import counted
 
 SHOWN = 30  # confusions of each kind, and worst utterances
 
@@ -18,9 +19,8 @@ def listing(result: Mapping[str, Any], scores: Sequence[Score]) -> str:
     lines += [other_function(result["changes"])] if result["changes"] else []
     lines += [score.summary() for score in scores]
     if first.utterance_rate is not None:
-        lines.append(
-            f"{first.wrong_utterances} of {len(first.utterances)} utterances with errors ({first.utterance_rate:.1f} %)"
-        )
+        total = counted(len(first.utterances), "utterance")
+        lines.append(f"{first.wrong_utterances} of {total} with errors ({first.utterance_rate:.1f} %)")
     lines += [f"{key.replace('_', ' ')} {result[key]:.3f}" for key in ("blank_share", "length_ratio") if result[key]]
     lines += _lost(result["failed"], "audio could not be used, all tokens counted as deleted")
     lines += _lost(result["dropped"], "left out, no reference")
@@ -42,7 +42,11 @@ def other_function(changes: Sequence[str]) -> str:
 
 
 def _lost(reasons: Mapping[str, str], what: str) -> list[str]:
-    return [f"{len(reasons)} utterances: {what}", *(f"  {i}: {r}" for i, r in reasons.items())] if reasons else []
+    return (
+        [f"{counted(len(reasons), 'utterance')}: {what}", *(f"  {i}: {r}" for i, r in reasons.items())]
+        if reasons
+        else []
+    )
 
 
 def _table(title: str, counts: Sequence[tuple[str, int]]) -> list[str]:

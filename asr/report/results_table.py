@@ -9,6 +9,7 @@ from rich.table import Table
 
 from asr.report.listing import other_function
 from asr.report.table import Rate
+from asr.wording import counted
 
 MARK = " *"
 
@@ -60,8 +61,8 @@ def _whole_cells(result: Mapping[str, Any]) -> list[str]:
 def _caption(by_option: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     first = next(iter(next(iter(by_option.values())).values()))
     counting = "; ".join(first["rules"]) or "every token counts as it is"
-    threads = f"{first['threads']} {'thread' if first['threads'] == 1 else 'threads'}"
-    lines = [f"Weights: {first['weights']}. {counting}. RTF: features to tokens on {first['device']}, {threads}."]
+    place = f"{first['device']}, {counted(first['threads'], 'thread')}"
+    lines = [f"Weights: {first['weights']}. {counting}. RTF: features to tokens on {place}."]
     lines += [
         f"{option}{MARK}: {other_function(found)}."
         for option, results in by_option.items()

@@ -21,6 +21,7 @@ from asr.errors import DataError
 from asr.recipe_loader import recipe_from_dict
 from asr.train.checkpoint import load_checkpoint, save_checkpoint
 from asr.train.config import AverageConfig
+from asr.wording import counted
 
 Kept = list[list[Any]]
 """[dev PER, dev loss, epoch] of each epoch whose weights are kept, in the order of epochs; plain, for a checkpoint."""
@@ -67,7 +68,7 @@ def averaged_content(folder: Path, epochs: Sequence[int]) -> dict[str, Any]:
     recipe = recipe_from_dict(latest["recipe"], str(folder))
     model = CtcModel(recipe.model, recipe.features.dim, len(TokenTable.from_state(latest["tokens"])))
     names = [name for name, _ in model.named_parameters()]
-    which = f"average of epochs {', '.join(map(str, sorted(epochs)))}"
+    which = f"average of {'epoch' if len(epochs) == 1 else 'epochs'} {', '.join(map(str, sorted(epochs)))}"
     return {**latest, "model": mean_weights(checkpoints, names), "weights": which, "dev_per": None}
 
 
@@ -80,7 +81,7 @@ def average_experiment(folder: Path, count: int, by: Literal["best", "last"]) ->
     epochs = sorted(int(m[1]) for f in folder.glob("epoch-*.pt") if (m := re.fullmatch(r"epoch-(\d+)\.pt", f.name)))
     if len(epochs) < count:
         raise DataError(
-            f"{folder}: has the weights of {len(epochs)} epochs, not {count}; train with "
+            f"{folder}: has the weights of {counted(len(epochs), 'epoch')}, not of {count}; train with "
             f"training.average='{{kind: {by}, count: {count}}}' to keep them"
         )
     if by == "best":

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from asr.errors import AsrError
+from asr.wording import counted
 
 
 @contextmanager
@@ -23,9 +24,9 @@ def memory_for(ids: Sequence[str], frames: Sequence[int], hop_ms: float) -> Iter
             raise
         longest = max(range(len(ids)), key=lambda i: frames[i])
         raise AsrError(
-            f"out of memory in a batch of {len(ids)} utterances, {frames[longest] * len(ids)} frames with padding; the "
-            f"longest: {ids[longest]}, {frames[longest] * hop_ms / 1000:.1f} s; lower training.batch_frames (and raise "
-            "training.accumulate by as much) or data.max_seconds"
+            f"out of memory in a batch of {counted(len(ids), 'utterance')}, {frames[longest] * len(ids)} frames with "
+            f"padding; the longest: {ids[longest]}, {frames[longest] * hop_ms / 1000:.1f} s; lower "
+            "training.batch_frames (and raise training.accumulate by as much) or data.max_seconds"
         ) from None
 
 

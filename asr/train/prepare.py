@@ -26,6 +26,7 @@ from asr.train.state import Counters, State
 from asr.train.trial import Trial
 from asr.train.warm_start import warm_start
 from asr.train.world import World
+from asr.wording import counted
 
 log = logging.getLogger("asr")
 
@@ -129,10 +130,11 @@ def _announce(state: State, run: Run, resumed: bool) -> None:
     frames = sum(train_set.frames)
     hours = frames * recipe.features.hop_ms / 3.6e6
     log.info(
-        "%s: %s parameters, %d tokens, %d utterances (%.2f h) to train on, %d to validate; %s%s, %d threads, seed %d%s",
-        recipe.name, f"{state.model.parameter_count:,}", len(state.tokens), len(train_set.ids), hours,
-        len(state.dev.ids), f"{state.world.size} processes, " if state.world.size > 1 else "", state.device,
-        torch.get_num_threads(), recipe.seed,
+        "%s: %s parameters, %d tokens, %s (%.2f h) to train on, %d to validate; %s%s, %s, seed %d%s",
+        recipe.name, f"{state.model.parameter_count:,}", len(state.tokens),
+        counted(len(train_set.ids), "utterance"), hours, len(state.dev.ids),
+        f"{state.world.size} processes, " if state.world.size > 1 else "", state.device,
+        counted(torch.get_num_threads(), "thread"), recipe.seed,
         f"; resumed at epoch {counters.epoch + 1}, step {counters.group}" if resumed else "",
     )  # fmt: skip
     run.event(

@@ -27,6 +27,7 @@ from asr.train.checkpoint import load_newest, save_checkpoint
 from asr.train.ledger import LedgerEntry
 from asr.train.lock import FolderLock
 from asr.train.pictures import Pictures
+from asr.wording import counted
 
 if TYPE_CHECKING:
     from asr.train.state import State
@@ -198,7 +199,9 @@ class Run:
             return
         path.write_text("".join(f"{id}\t{why}\n" for id, why in sorted(dropped.items())), encoding="utf-8")
         id, why = next(iter(dropped.items()))
-        log.warning("%s: %d utterances left out, listed in %s; the first: %s: %s", name, len(dropped), path, id, why)
+        log.warning(
+            "%s: %s left out, listed in %s; the first: %s: %s", name, counted(len(dropped), "utterance"), path, id, why
+        )
 
     def _check_same(self, path: Path, saved: dict[str, Any]) -> None:
         then = recipe_to_dict(recipe_from_dict(saved, str(path)))  # with the defaults of keys that are newer than it

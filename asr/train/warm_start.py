@@ -17,6 +17,7 @@ from asr.data.tokens import TokenTable
 from asr.encoder.model import CtcModel
 from asr.errors import DataError
 from asr.train.checkpoint import decodable, load_checkpoint
+from asr.wording import counted
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Loaded:
     symbols: int = 0  # rows of the output layer that were taken
 
     def text(self) -> str:
-        lines = [f"{len(self.taken)} parameters taken, {self.symbols} tokens of the output layer among them"]
+        lines = [f"{counted(len(self.taken), 'parameter')} taken, among them {self.symbols} tokens of the output layer"]
         for kind, why in (("missing", "not there"), ("reshaped", "of another shape"), ("unused", "left over")):
             names = getattr(self, kind)
             if names:

@@ -25,6 +25,7 @@ from torch import nn
 from asr.errors import AsrError
 from asr.train.config import TrainingConfig
 from asr.train.run import pick_device
+from asr.wording import counted
 
 log = logging.getLogger("asr")
 T = TypeVar("T")
@@ -204,8 +205,9 @@ class World:
         here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
         if device.index is not None or here > gpus:
             raise AsrError(
-                f"training.device={name}: {here} processes on {platform.node()}, which has {gpus} GPUs; start "
-                "one process for each (torchrun --nproc-per-node), with training.device=auto"
+                f"training.device={name}: {counted(here, 'process')} on {platform.node()}, which has "
+                f"{counted(gpus, 'GPU')}; start one process for each (torchrun --nproc-per-node), with "
+                "training.device=auto"
             )
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)

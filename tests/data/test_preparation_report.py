@@ -105,11 +105,11 @@ def test_figures(tmp_path):
     for line in (
         "not in the lexicon, train: 2 of 5 words (40.00%), 1 distinct, in 2 utterances: TWO (2)",
         "  test, phones        0   1   1",
-        "the same audio under different ids: 1 groups across sets, 0 within one set",
+        "the same audio under different ids: 1 group across sets, 0 within one set",
         "  test/d = train/a",
         "speakers in more than one set: train and test: 1",
-        "never above -60 dB of full scale, train: 1 utterances",
-        "clipped in more than 0.1 % of samples, train: 1 utterances",
+        "never above -60 dB of full scale, train: 1 utterance",
+        "clipped in more than 0.1 % of samples, train: 1 utterance",
         "dropped: 2 utterances",
         "  z9: no text",
     ):

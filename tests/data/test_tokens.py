@@ -99,7 +99,7 @@ def test_B3_error_is_the_default_and_lists_words_counts_and_ids(lexicon):
     with pytest.raises(DataError) as error:
         encode_all(table, utterances("ONE", "ONE CAT", "DOG CAT"))
     message = str(error.value)
-    assert "2 words have no pronunciation, in 2 utterances (u1, u2): CAT (2), DOG (1)" in message
+    assert "words without pronunciation: 2, in 2 utterances (u1, u2): CAT (2), DOG (1)" in message
     assert "\n" not in message
 
 

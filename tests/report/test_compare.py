@@ -127,6 +127,29 @@ def test_recipe_changed_since_training_is_refused_with_the_keys(fake):
     assert row.error is None
 
 
+def test_what_is_wrong_is_said_before_a_training_and_beside_the_table_alone_where_none_follows(fake, caplog):
+    old, new = fake.recipe("old"), fake.recipe("new", "lsh", "seed: 2\n")
+    (one,) = resolve([old])
+    fake.train(one.exp, one.recipe)
+    old.write_text(old.read_text() + "training: {epochs: 7}\n")
+    trainer = Trainer(fake)
+
+    class Watched(Trainer):
+        def __call__(self, experiment, retrain):
+            said.extend(caplog.messages)
+            super().__call__(experiment, retrain)
+
+    said = []
+    first = run(resolve([old, new]), Watched(fake))
+    assert "old and new differ in seed: 1 → 2" in said
+    assert [line for line in said if "training.epochs: 50 → 7" in line] == [first.rows[0].error]
+    caplog.clear()
+    again = run(resolve([old, new]), trainer)
+    assert (again.rows[0].error, again.warnings) == (first.rows[0].error, first.warnings)
+    assert trainer.calls == []
+    assert [r for r in caplog.records if r.levelname in ("WARNING", "ERROR")] == []
+
+
 def test_unequal_conditions_are_named(fake):
     recipes = [fake.recipe("a"), fake.recipe("b", "lsh", "seed: 2\ntraining: {batch_frames: 999, epochs: 3}\n")]
     comparison = run(resolve(recipes), Trainer(fake))
@@ -140,7 +163,7 @@ def test_unequal_machines_are_named(fake):
     experiments = resolve([fake.recipe("a"), fake.recipe("b", "lsh")])
     fake.train(experiments[0].exp, experiments[0].recipe, threads=2)
     (warning,) = run(experiments, Trainer(fake)).warnings
-    assert warning == "times are not comparable: a on cpu with 2 threads; b on cpu with 1 threads"
+    assert warning == "times are not comparable: a on cpu with 2 threads; b on cpu with 1 thread"
 
 
 def test_unequal_training_data_are_named(fake):

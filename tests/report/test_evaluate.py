@@ -121,7 +121,7 @@ def test_unusable_audio_counts_as_deleted_and_a_word_without_pronunciation_is_le
     assert (result["utterances"], result["reference_tokens"]) == (2, 6)
     assert result["deletions"] >= 2
     assert before["utterances"] == 3
-    assert "1 utterances failed: u1" in caplog.text
+    assert "1 utterance failed: u1" in caplog.text
 
 
 def test_characters_are_also_scored_as_words_against_the_transcript(experiment):

@@ -90,7 +90,7 @@ def test_B3_guesses_and_what_has_none_are_listed(lexicon, tmp_path):
     ]
     assert notices == [
         "not in the dictionary, pronounced by espeak-ng: 3 words, 1 of them different: BLORFING (3)",
-        "not in the dictionary, pronounced SPN: 1 words, 1 of them different: 4TH (1)",
+        "not in the dictionary, pronounced SPN: 1 word, 1 of them different: 4TH (1)",
     ]
     assert [one.text for one in utterances] == ["THE BLORFING BLORFING 4TH", "A BLORFING"]
 

@@ -204,7 +204,7 @@ def test_librispeech_tree(prepare, tmp_path):
     assert [(u.text, u.speaker) for u in read_manifest(tmp_path / "out/test-clean.jsonl")] == [
         ("ONE KINE", "61"), ("TWO", "61")
     ]  # fmt: skip
-    assert "not in the lexicon, test-clean: 1 of 3 words (33.33%), 1 distinct, in 1 utterances: KINE (1)" in done.out
+    assert "not in the lexicon, test-clean: 1 of 3 words (33.33%), 1 distinct, in 1 utterance: KINE (1)" in done.out
 
     done = prepare("librispeech", data, tmp_path / "out2", "--test", "test-other", *options[:2], *options[4:])
     assert done.code == 1

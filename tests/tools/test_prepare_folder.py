@@ -77,7 +77,7 @@ def test_too_few_speakers(prepare, tmp_path):
         sound(tmp_path / f"d/{i}.wav", i).with_suffix(".txt").write_text("X")
     code, _, err = prepare("--data", tmp_path / "d", "--out", tmp_path / "out")
     assert code == 1
-    assert "error: 1 speakers cannot be shared out to train, dev, test; with --speaker none" in err
+    assert "error: 1 speaker cannot be shared out to train, dev, test; with --speaker none" in err
     assert prepare("--data", tmp_path / "d", "--out", tmp_path / "out", "--speaker", "none")[0] == 0
     assert [len(read_manifest(tmp_path / "out" / f"{n}.jsonl")) for n in ("train", "dev", "test")] == [3, 1, 1]
 

@@ -11,6 +11,7 @@ from asr.data.lexicon import Lexicon
 from asr.data.manifest import Utterance
 from asr.errors import DataError
 from asr.files import write_atomically
+from asr.wording import counted
 from wsj.g2p import pronounce
 from wsj.lexicon import SPOKEN_NOISE_PHONE, with_spoken_noise
 
@@ -62,4 +63,4 @@ def cover(lexicon: Lexicon, utterances: Iterable[Utterance], policy: Policy, out
 
 def _found(words: Sequence[str], counts: Mapping[str, int], verb: str = "") -> str:
     top = ", ".join(f"{word} ({counts[word]})" for word in words[:15]) + (" ..." if len(words) > 15 else "")
-    return f"{sum(counts[word] for word in words)} words, {len(words)} of them different{verb}: {top}"
+    return f"{counted(sum(counts[word] for word in words), 'word')}, {len(words)} of them different{verb}: {top}"

@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from asr.wording import counted
+
 WIDE = 6  # heads up to which a cell shows each one; of more the smallest and the largest
 
 
@@ -64,7 +66,7 @@ def _lsh(layers: Sequence[Mapping[str, Any]]) -> Table:
 
     of = next(layer["lsh"] for layer in layers if layer["lsh"])
     by = f"{' '.join(rounds)} rounds"
-    title = f"LSH: {of['rounds']} rounds, buckets of {of['bucket_size']} frames"
+    title = f"LSH: {counted(of['rounds'], 'round')}, buckets of {counted(of['bucket_size'], 'frame')}"
     headers = ["bucket sizes 5 % / 50 % / 95 % / max", "empty", f"recall of top {of['top']}: {by}",
                f"softmax mass met: {by}", f"keys met: {by}"]  # fmt: skip
     return _table(title, headers, [layer for layer in layers if layer["lsh"]], row)
