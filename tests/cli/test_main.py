@@ -185,7 +185,7 @@ def test_doctor_sees_missing_packages():
     assert "pytest" not in requirements
     with pytest.raises(RuntimeError, match="not installed; pip install no-such-thing"):
         doctor._version("no-such-thing", "")
-    assert "optional; pip install 'asr[lm]'" in doctor._version("no-such-thing", "lm")
+    assert "optional; pip install 'asr[demo]'" in doctor._version("no-such-thing", "demo")
 
 
 @pytest.mark.parametrize("command", main.COMMANDS)
