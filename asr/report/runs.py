@@ -14,6 +14,7 @@ from rich.table import Table
 
 from asr.errors import DataError, UsageError
 from asr.report.log import read_log
+from asr.train.forecast import spell
 from asr.train.ledger import NAME
 from asr.train.lock import in_use
 
@@ -148,10 +149,7 @@ def _per(run: Run) -> str:
 
 def _wall(run: Run) -> str:
     seconds = run.get("wall_seconds")
-    if seconds is None:
-        return ""
-    minutes = seconds / 60
-    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    return "" if seconds is None else spell(seconds)
 
 
 def _device(run: Run) -> str:

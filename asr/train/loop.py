@@ -54,16 +54,16 @@ def train(recipe: Recipe, *, resume: bool = False, overwrite: bool = False, tria
         (Run if world.first else Onlooker)(recipe, resume, overwrite, world.restarted) as run,
     ):
         state = prepare(recipe, run, world, trial)
-        config, counters = recipe.training, state.counters
-        with StopRequest() as stop, Progress(config.epochs, shown=world.first) as progress:
+        counters = state.counters
+        with StopRequest() as stop, Progress(state, shown=world.first) as progress:
             while (reason := state.end()) is None:
                 plan = state.groups(counters.epoch)
-                progress.epoch(counters.epoch + 1, len(plan), done=counters.group)
+                progress.epoch(len(plan))
                 for group in plan[counters.group :]:
                     if world.any(stop.requested):
                         _interrupt(run, state)
                     _step(group, state)
-                    progress.step(counters.loss, state.frames_per_second)
+                    progress.step()
                     if trial:
                         trial.after_step(counters.epoch + 1, counters.group, len(plan))
                     if state.save_due:

@@ -67,7 +67,7 @@ def test_the_table_and_what_is_left_out(ledger):
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "│" in line]
     assert [row[1] for row in rows] == ["linear", "lsh", "lsh"], "newest last"
     assert rows[0][2:] == [
-        "exp/linear", "error (resumed in epoch 4)", "9/9", "12.35 (8)", "2.0 h", "720.0 nvml", "3,125",
+        "exp/linear", "error (resumed in epoch 4)", "9/9", "12.35 (8)", "2 h 00 min", "720.0 nvml", "3,125",
         "cpu, 2 threads", "node3", "01234567+",
     ]  # fmt: skip
     assert rows[2][4:6] == ["1/9", "50.00 (1)"]
