@@ -92,7 +92,10 @@ def _step(group: list[list[int]], state: State) -> None:
     not_finite: list[str] = []
     loss_sum, frames, terms = 0.0, 0, dict[str, float]()
     draws = state.draws(counters.epoch)
-    for rows in world.part(group):
+    mine = world.part(group)
+    for number, rows in enumerate(mine, 1):
+        if number == len(mine):
+            state.exchange.before_last_backward()
         with watch("data"):
             batch = state.train.batch(rows, config.spec_augment, draws, config.views, state.device)
         lengths = batch.lengths.tolist()
@@ -135,8 +138,8 @@ def _exchange(
     state: State, loss_sum: float, frames: int, spent: float, terms: dict[str, float]
 ) -> tuple[float, int, float, dict[str, float]]:
     """Gradients, losses and frames of all processes together, and the clock of rank 0, which all rates follow."""
+    state.exchange.finish()  # first: what it sends comes in one order with all other messages
     losses, frame_counts, clocks, parts = zip(*state.world.gather((loss_sum, frames, spent, terms)), strict=True)
-    state.world.sum_gradients(state.model.parameters())
     names = {name: None for part in parts for name in part}
     return sum(losses), sum(frame_counts), clocks[0], {n: sum(part.get(n, 0.0) for part in parts) for n in names}
 

@@ -6,6 +6,7 @@ import math
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from asr.recipe import Recipe
 from asr.recipe_loader import recipe_to_dict
 from asr.train.average import Kept
 from asr.train.ema import Ema
+from asr.train.exchange import GradientExchange
 from asr.train.measure import Stopwatch
 from asr.train.optimise import Schedule
 from asr.train.precision import Mixed
@@ -84,6 +86,11 @@ class State:
     ema: Ema | None = None
     steps: int | None = None
     saved_at: float = field(default_factory=lambda: time.monotonic())
+
+    @cached_property
+    def exchange(self) -> GradientExchange:
+        """Of the model's gradients, between the processes."""
+        return GradientExchange(self.world, self.model.parameters())
 
     def groups(self, epoch: int) -> list[list[list[int]]]:
         """The batches of an epoch in groups of `accumulate`, one optimiser step each; the last may be smaller."""

@@ -12,7 +12,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
@@ -120,7 +120,7 @@ class World:
         if self.size == 1:
             return list(numbers)
         total = torch.tensor(numbers, dtype=torch.float64)
-        self._together(lambda: dist.all_reduce(total))
+        self.together(lambda: dist.all_reduce(total))
         return total.tolist()
 
     def any(self, flag: bool) -> bool:
@@ -132,7 +132,7 @@ class World:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        self._together(lambda: dist.all_gather_object(values, value))
+        self.together(lambda: dist.all_gather_object(values, value))
         return values
 
     def from_first(self, make: Callable[[], T]) -> T:
@@ -140,34 +140,22 @@ class World:
         if self.size == 1:
             return make()
         box = [make() if self.first else None]
-        self._together(lambda: dist.broadcast_object_list(box, group=self._patient))
+        self.together(lambda: dist.broadcast_object_list(box, group=self._patient))
         return box[0]  # type: ignore[return-value]
 
     def wait(self) -> None:
         """Until every process is here, however long that takes."""
         if self.size > 1:
-            self._together(lambda: dist.barrier(group=self._patient))
-
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Every gradient becomes the sum over all processes; one that no process has stays None."""
-        learnt = [p for p in parameters if p.requires_grad]
-        if self.size == 1 or not learnt:
-            return
-        has = torch.tensor([float(p.grad is not None) for p in learnt], device=self.device)
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in learnt]
-        flat = torch.cat([*(part.reshape(-1) for part in parts), has])  # one message, and as many bits in each process
-        self._together(lambda: dist.all_reduce(flat))
-        *sums, counts = flat.split([*(p.numel() for p in learnt), len(learnt)])
-        for parameter, total, count in zip(learnt, sums, counts.tolist(), strict=True):
-            parameter.grad = total.view_as(parameter) if count else None
+            self.together(lambda: dist.barrier(group=self._patient))
 
     def same_weights(self, model: nn.Module) -> None:
         """Give every process the parameters and buffers of rank 0."""
         if self.size > 1:
             for tensor in model.state_dict().values():
-                self._together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
+                self.together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
 
-    def _together(self, call: Callable[[], object]) -> None:
+    def together(self, call: Callable[[], object]) -> None:
+        """Call what every process calls. Raises LostProcess where it fails for want of one of them."""
         self._calls += 1
         try:
             self._store.set(f"at/{self.rank}", f"{self.name}, {self.place}")

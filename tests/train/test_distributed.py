@@ -164,37 +164,48 @@ def test_E7_several_processes_make_the_steps_of_one(toy, tmp_path, alone, size):
     assert all("loss" not in said for said in done.said[1:]), "one voice"
 
 
-def gradients(recipe, folder, group):
-    """Write the gradients that this process's optimiser would be given for a group of batches."""
-    from asr.train import loop
+def gradients(recipe, folder, groups):
+    """Write what this process's optimiser would be given for each group of batches, and how much was sent early."""
+    from asr.train import exchange, loop
     from asr.train.prepare import prepare
     from asr.train.run import Onlooker, Run
 
+    exchange.BUCKET_BYTES = 2000
     with World(recipe.training) as world, (Run if world.first else Onlooker)(recipe, False, True) as run:
         state = prepare(recipe, run, world)
         state.model.unused = torch.nn.Parameter(torch.ones(2))
-        state.optimiser.step = lambda: torch.save(
-            [None if p.grad is None else p.grad.clone() for p in state.model.parameters()], folder / f"{world.rank}.pt"
+        found, early, finish = [], [], state.exchange.finish
+        state.optimiser.step = lambda: found.append(
+            [None if p.grad is None else p.grad.clone() for p in state.model.parameters()]
         )
-        loop._step(group, state)
+        state.exchange.finish = lambda: (early.append(len(state.exchange._sent)), finish())
+        for group in groups:
+            loop._step(group, state)
+        torch.save((found, early, len(state.exchange._buckets)), folder / f"{world.rank}.pt")
 
 
 def test_E7_gradients_are_those_of_one_process(toy, tmp_path):
-    """Over batches cut by rows, one of them of fewer rows than processes, and a parameter that nobody uses."""
+    """Over batches cut by rows, some of fewer rows than processes, and a parameter that nobody uses.
+
+    All buckets but that of the unused parameter are on their way before the backward pass ends.
+    """
     recipe = toy.recipe(tmp_path / "exp", *PLAIN)
-    group = [[0, 1, 2, 3, 4], [5], [6, 7], [8]]
-    gradients(recipe, tmp_path, group)
-    wanted = torch.load(tmp_path / "0.pt")
+    groups = [[[0, 1, 2, 3, 4], [5], [6, 7], [8]], [[9]], [[10, 11, 12], [13]]]
+    gradients(recipe, tmp_path, groups)
+    alone, _, _ = torch.load(tmp_path / "0.pt")
     for size in (2, 3):
-        done = Together(size, tmp_path / "said", gradients, recipe, tmp_path, group).wait()
+        done = Together(size, tmp_path / "said", gradients, recipe, tmp_path, groups).wait()
         assert done.codes == [0] * size, done.said
-        all_ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(size)]
-        for one in all_ranks:
-            assert one[0] is None
-            assert wanted[0] is None
-            for a, first, b in zip(one[1:], all_ranks[0][1:], wanted[1:], strict=True):
-                assert torch.equal(a, first), "the same bits in every process"
-                torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+        ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(size)]
+        for rank, (found, early, buckets) in enumerate(ranks):
+            assert buckets > 3
+            assert early == [buckets - 1 if world_of(size, rank).part(group) else 0 for group in groups]
+            for step, wanted in enumerate(alone):
+                assert found[step][0] is None
+                assert wanted[0] is None
+                for a, first, b in zip(found[step][1:], ranks[0][0][step][1:], wanted[1:], strict=True):
+                    assert torch.equal(a, first), "the same bits in every process"
+                    torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
 
 
 def world_of(size, rank):
