@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from asr.cli.log import log_to_stderr
+from asr.cli.stderr import log_to_stderr
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.store_parts import write_part
 from asr.recipe import Recipe

@@ -32,8 +32,7 @@ def compare(
     comparison.csv, compare.json and three plots.
     Exit code: 0 all rows complete, 1 a training or evaluation failed (the others are in the table), 130 interrupted.
     """
-    from rich.console import Console
-
+    from asr.cli.console import table_console
     from asr.errors import UsageError
     from asr.report.compare import compare, write
     from asr.report.evaluate import evaluate
@@ -55,9 +54,7 @@ def compare(
 
     comparison = compare(experiments, evaluate=scored, retrain=retrain)
     written = write(comparison, folder)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a file has no width to keep to
+    console = table_console()
     console.print(rich_table(comparison.rows))
     for note in [*notes(comparison.rows), *comparison.warnings]:
         console.print(note, markup=False, highlight=False, soft_wrap=True)

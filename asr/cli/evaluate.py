@@ -38,8 +38,7 @@ def evaluate(
     """
     from json import dumps
 
-    from rich.console import Console
-
+    from asr.cli.console import table_console
     from asr.report.evaluate import evaluate, evaluate_options
     from asr.report.results_table import options_table, results_table
 
@@ -53,9 +52,7 @@ def evaluate(
     if json:
         print(dumps(results, indent=1, ensure_ascii=False))
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a file has no width to keep to
+    console = table_console()
     console.print(options_table(results) if options else results_table(results))
     folder = exp.parent if exp.is_file() else exp
     typer.echo(f"details in {folder / 'results'}", err=True)

@@ -35,8 +35,7 @@ def inspect(
     Prints tables and writes inspect.json with every number, and attention maps and the CTC output of the first
     utterance, or of those named, as PNG. docs/inspect.md says what each number means.
     """
-    from rich.console import Console
-
+    from asr.cli.console import table_console
     from asr.report.inspect.inspection import inspect
     from asr.report.inspect.tables import inspect_tables
 
@@ -44,9 +43,7 @@ def inspect(
         exp, set_name=set, utterances=utterance or (), layers=layer or (), heads=head or (), out=out, device=device,
         options=options or (),
     )  # fmt: skip
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a file has no width to keep to
+    console = table_console()
     heard = ", ".join(f"{one['id']} ({one['seconds']:.1f} s)" for one in result["utterances"])
     console.print(f"{result['model']} hears {heard} of {result['set']}; a frame is {result['frame_ms']:g} ms.",
                   markup=False, highlight=False, soft_wrap=True)  # fmt: skip

@@ -1,36 +1,27 @@
-"""Where the package's log goes while a command runs: standard error, one plain line a record."""
+"""`asr log`: one training, epoch by epoch."""
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 
-class _Stderr(logging.Handler):
-    """Asks for sys.stderr at every record: progress bars put their own in its place while they are drawn."""
+def log(
+    exp: Annotated[Path, typer.Argument(help="Experiment folder, also of a training that is running.")],
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Only the newest so many epochs; 0: all.")] = 0,
+) -> None:
+    """Print the epochs of a training: losses, error rates, learning rate, times, memory, and where its time went.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        try:
-            print(level + self.format(record), file=sys.stderr, flush=True)
-        except Exception:
-            self.handleError(record)
+    docs/experiments.md says what each number is; `asr runs EXP` lists the folder's runs.
+    """
+    from asr.cli.console import table_console
+    from asr.report.history import history, table
 
-
-@contextmanager
-def log_to_stderr() -> Iterator[logging.Logger]:
-    """The package's log, INFO and above, goes to standard error while the block runs."""
-    logger = logging.getLogger("asr")
-    handler = _Stderr()
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    try:
-        yield logger
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagate
+    head, found, foot = history(exp)
+    console = table_console()
+    console.print(head, markup=False, highlight=False, soft_wrap=True)
+    if found.epochs:
+        console.print(table(found.epochs[-last:]))
+    console.print(foot, markup=False, highlight=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from asr.cli.log import log_to_stderr
+from asr.cli.stderr import log_to_stderr
 from asr.errors import AsrError, UsageError
 
 COMMANDS = (
@@ -21,6 +21,7 @@ COMMANDS = (
     "average",
     "evaluate",
     "compare",
+    "log",
     "runs",
     "inspect",
     "decode",

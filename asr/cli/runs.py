@@ -26,8 +26,7 @@ def runs(
     """
     from json import dumps
 
-    from rich.console import Console
-
+    from asr.cli.console import table_console
     from asr.report.runs import chosen, find_ledgers, read_runs, remarks, table
 
     given = list(place or [])
@@ -39,9 +38,7 @@ def runs(
         for run in kept:
             print(dumps(run, ensure_ascii=False))
     else:
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=240)  # a file has no width to keep to
+        console = table_console()
         console.print(table(kept))
         for remark in remarks(kept):
             console.print(remark, markup=False, highlight=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from asr.report.log import read_log
 from asr.train.forecast import spell
 from asr.train.ledger import NAME
 from asr.train.lock import in_use
+from asr.wording import counted
 
 DEPTH = 4  # folders below the one given in which ledgers are looked for
 Run = dict[str, Any]
@@ -156,7 +157,7 @@ def _device(run: Run) -> str:
     if "device" not in run:
         return ""
     on_gpu = run["device"].startswith("cuda") and run["gpus"]
-    name = run["gpus"][0] if on_gpu else f"{run['device']}, {run['threads']} thread{'s' * (run['threads'] != 1)}"
+    name = run["gpus"][0] if on_gpu else f"{run['device']}, {counted(run['threads'], 'thread')}"
     return (f"{run['processes']} × " if run["processes"] > 1 else "") + name
 
 

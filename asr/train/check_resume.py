@@ -111,7 +111,7 @@ def _child(file: str, epoch: str = "0", step: str = "0") -> None:
 
 
 if __name__ == "__main__":
-    from asr.cli.log import log_to_stderr
+    from asr.cli.stderr import log_to_stderr
 
     try:
         with log_to_stderr():

@@ -32,7 +32,7 @@ def _process(function, rank, size, port, out, arguments):
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
-    from asr.cli.log import log_to_stderr
+    from asr.cli.stderr import log_to_stderr
     from asr.errors import AsrError
 
     torch.set_num_threads(1)
@@ -314,7 +314,7 @@ def test_what_is_one_process_says_so_under_torchrun(toy, monkeypatch, command):
 
 def killed_once(recipe, exp):
     """`asr train` in one of two processes, the second of which is killed in the second epoch of its first attempt."""
-    from asr.cli.log import log_to_stderr
+    from asr.cli.stderr import log_to_stderr
     from asr.cli.train import train as command
     from asr.train import loop
 

@@ -23,6 +23,7 @@ from asr.report.inspect.layers import layers_of
 from asr.report.inspect.maps import implied_map
 from asr.report.inspect.pictures import ctc_figure, map_figure, pixels
 from asr.train.sets import LoadedSet
+from asr.wording import counted
 
 HEADS = 4  # of an attention map, at most
 
@@ -72,7 +73,7 @@ def _text(title: str, reference: list[str], hypothesis: list[str], counts: Count
     edits = align([(reference, hypothesis)], unk)[0]
     return "\n".join(
         [
-            f"{title}: {counts.errors} errors in {len(reference)} tokens "
+            f"{title}: {counted(counts.errors, 'error')} in {counted(len(reference), 'token')} "
             f"(S {counts.substitutions} D {counts.deletions} I {counts.insertions})",
             f"reference   {' '.join(reference)}",
             f"hypothesis  {' '.join(hypothesis)}",
