@@ -41,6 +41,14 @@ class Recipe(Config):
     scoring: ScoringConfig = ScoringConfig()
     published: PublishedConfig | None = None
 
+    def settled(self, found: int | None) -> Recipe:
+        """With what `training.batch_frames: auto` has found, where the recipe leaves that open; None: as it is."""
+        batch = self.training.batch_frames
+        if found is None or isinstance(batch, int) or not self.training.batch_is_open:
+            return self
+        training = self.training.model_copy(update={"batch_frames": batch.model_copy(update={"found": found})})
+        return self.model_copy(update={"training": training})
+
     @property
     def inter_layers(self) -> tuple[int, ...]:
         """The inner layers, from 1, after which `training.inter_ctc` takes the loss too."""

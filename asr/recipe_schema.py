@@ -70,9 +70,15 @@ def spell_out(node: Node, annotation: Any = Recipe) -> Node:
         return Mapping(node.where, items)
     # Where the kind above is not known yet, a word may be the whole value for one of its kinds; `complete` comes later.
     whole = any(a is str or (get_origin(a) is Literal and node.value in get_args(a)) for a in alternatives(annotation))
-    if isinstance(node.value, str) and any(map(kinds, classes)) and not whole:
+    names = [name for c in classes for name in kinds(c)]
+    if isinstance(node.value, str) and not whole and (node.value in names if _or_number(annotation) else names):
         return Mapping(node.where, {"kind": node})
     return node
+
+
+def _or_number(annotation: Any) -> bool:
+    """Whether a number may stand here; then a word that is no kind is rather a number in error."""
+    return any(a in (int, float) for a in alternatives(annotation))
 
 
 def item_of(annotation: Any) -> Any:
@@ -125,7 +131,8 @@ def resolve(loc: tuple[str | int, ...], root: type[Config] = Recipe) -> Place:
         if len(classes) > 1:
             place = replace(place, annotation=section_of(place.annotation, part), among=tuple(classes))
         elif part in _tags(place.annotation):
-            continue
+            if chosen := next((a for a, marks in _members(place.annotation) if Tag(str(part)) in marks), None):
+                place = replace(place, annotation=chosen) if sections(chosen) else place
         elif classes:
             field = classes[0].model_fields.get(str(part))
             known = (field.annotation, tuple(field.metadata), field.is_required()) if field else ()
@@ -154,7 +161,8 @@ _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 def describe(annotation: Any, constraints: Iterable[Any] = ()) -> str:
     """What a value must be, in words: `an integer >= 1`."""
     members = [(a, marks) for a, marks in _members(annotation) if a is not type(None)]
-    words = [_bounded(_describe(a), marks) for a, marks in members]
+    short = _or_number(annotation)  # then the name of a kind is what most will write
+    words = [_bounded(" or ".join(kinds(a)) if short and sections(a) else _describe(a), marks) for a, marks in members]
     optional = " or null" if type(None) in alternatives(annotation) else ""
     return _bounded(" or ".join(dict.fromkeys(words)), constraints) + optional
 

@@ -24,7 +24,8 @@ def recipe_schema() -> dict[str, Any]:
     """The schema of one file: no key is required, since `extends` may bring in any of them."""
     from asr.recipe import Recipe
 
-    whole = _relaxed(Recipe.model_json_schema())
+    document = Recipe.model_json_schema()
+    whole = _relaxed(document, document["$defs"])
     extends = {"type": "string", "description": "The recipe file this one is written on top of, relative to this file"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -33,18 +34,20 @@ def recipe_schema() -> dict[str, Any]:
     }
 
 
-def _relaxed(node: Any) -> Any:
+def _relaxed(node: Any, definitions: dict[str, Any]) -> Any:
     """Without `required`, and with `anyOf` where kind chooses: a file that leaves `kind` out may fit several.
 
     There the bare name of a kind will do as well.
     """
     if isinstance(node, list):
-        return [_relaxed(item) for item in node]
+        return [_relaxed(item, definitions) for item in node]
     if not isinstance(node, dict):
         return node
+    chosen = [definitions[one["$ref"].split("/")[-1]] for one in node.get("oneOf", ()) if "$ref" in one]
     kinds = list(node.get("discriminator", {}).get("mapping", {}))
+    kinds = kinds or [one["properties"]["kind"]["const"] for one in chosen]
     if kinds:
         node = {**node, "oneOf": [{"enum": kinds}, *node["oneOf"]]}
     renamed = {"oneOf": "anyOf"}
     unwanted = ("discriminator",) if "required" not in node else ("discriminator", "required")
-    return {renamed.get(key, key): _relaxed(value) for key, value in node.items() if key not in unwanted}
+    return {renamed.get(key, key): _relaxed(value, definitions) for key, value in node.items() if key not in unwanted}

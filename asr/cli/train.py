@@ -23,6 +23,12 @@ def train(
             help="Train nothing, but prove on a few steps of this recipe that killed and resumed equals unbroken.",
         ),
     ] = False,
+    find_batch: Annotated[
+        bool,
+        typer.Option(
+            "--find-batch", help="Train nothing, but print the frames per batch that training.batch_frames=auto takes."
+        ),
+    ] = False,
 ) -> None:
     """Train a recipe; the experiment folder (key `exp`) holds everything that comes out of it.
 
@@ -35,6 +41,16 @@ def train(
     from asr.recipe_loader import load_recipe
 
     loaded = load_recipe(recipe, overrides or [], check_files=True)
+    if find_batch:
+        if resume or overwrite or check_resume:
+            raise UsageError("--find-batch trains nothing: leave out the other options")
+        from asr.train.prepare import find_batch as find
+        from asr.train.world import this_rank
+
+        frames = find(loaded)
+        if this_rank() == 0:
+            print(frames)
+        return
     if check_resume:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:
             raise UsageError("--check-resume starts its own processes: call it without torchrun")

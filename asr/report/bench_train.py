@@ -25,6 +25,7 @@ from asr.report.flops import count_flops
 from asr.report.made_up_set import corpus, made_up
 from asr.report.operators import HEAVY, operator_seconds
 from asr.train import loop
+from asr.train.auto_batch.plan import find_batch_frames
 from asr.train.checkpoint import save_checkpoint
 from asr.train.freeze import freeze
 from asr.train.measure import synchronise
@@ -116,7 +117,10 @@ def _state(recipe: Recipe, world: World, centiseconds: Sequence[int] | None) -> 
         dev = train.first(max(1, len(train.ids) // 20))
     model = CtcModel(recipe.model, recipe.features.dim, len(tokens)).to(world.device)
     freeze(model, config.freeze)
-    return fresh_state(recipe, world, tokens, model, keep_trainable(train, recipe, model.output_length), dev)
+    train = keep_trainable(train, recipe, model.output_length)
+    if config.batch_is_open:
+        recipe = recipe.settled(find_batch_frames(recipe, world, train, tokens).frames)
+    return fresh_state(recipe, world, tokens, model, train, dev)
 
 
 def _take_turns(
@@ -227,7 +231,7 @@ def _bare_figures(turns: Sequence[Turn]) -> list[Figure]:
 
 def _epoch_figures(state: State, turns: Sequence[Turn]) -> list[Figure]:
     def validation() -> None:
-        validate(state.model, state.dev, state.recipe.training.batch_frames, state.device, state.tokens)
+        validate(state.model, state.dev, state.recipe.training.frames_per_batch, state.device, state.tokens)
 
     with tempfile.TemporaryDirectory() as folder:
 

@@ -182,7 +182,7 @@ def _decode_timed(recogniser: Recogniser, data: LoadedSet) -> Decoded:
 def _decode(recogniser: Recogniser, data: LoadedSet) -> Decoded:
     model, out = recogniser.model.eval(), Decoded()
     stopwatch = Stopwatch(recogniser.device)
-    batches = data.batches_by_length(recogniser.recipe.training.batch_frames)
+    batches = data.batches_by_length(recogniser.recipe.training.frames_per_batch)
     warm = data.batch(batches[-1]).to(recogniser.device)  # the shortest: the first call pays for what later ones do not
     model(warm.features, warm.lengths)
     for rows in batches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from asr.config import Config, RecipePath
 
@@ -125,11 +125,28 @@ class PicturesConfig(Config):
     layer: int | None = Field(None, ge=1)  # whose attention map, from 1; null: the middle one
 
 
+class AutoBatchConfig(Config):
+    """The largest batch that fits the memory and leaves enough updates; see asr.train.auto_batch."""
+
+    kind: Literal["auto"] = "auto"
+    memory_mb: int | None = Field(None, ge=1)  # of each process, in MB of 2^20 bytes; null: what is free at the start
+    min_updates: int = Field(100, ge=1)  # optimiser steps that an epoch keeps at least
+    max_frames: int | None = Field(60_000, ge=1)  # feature frames of an optimiser step, at most; null: no bound
+    found: int | None = Field(None, ge=1)  # the training writes its choice here; where one stands, it is taken as it is
+
+
+def _way_of(batch_frames: object) -> str:
+    return "auto" if isinstance(batch_frames, dict | AutoBatchConfig) else "number"
+
+
+BatchFrames = Annotated[int, Field(ge=1), Tag("number")] | Annotated[AutoBatchConfig, Tag("auto")]
+
+
 class TrainingConfig(Config):
     epochs: int = Field(50, ge=1)
     max_minutes: float | None = Field(None, gt=0)  # stop after the epoch that passes this much training time
     early_stop: int | None = Field(None, ge=1)  # validations in a row without a better dev PER that end the training
-    batch_frames: int = Field(20000, ge=1)  # padded feature frames per batch, at most
+    batch_frames: BatchFrames = Field(20000, discriminator=Discriminator(_way_of))  # padded feature frames, at most
     accumulate: int = Field(1, ge=1)  # batches per optimiser step
     optimiser: OptimiserConfig = OptimiserConfig()
     schedule: ScheduleConfig = PlateauConfig()
@@ -153,6 +170,23 @@ class TrainingConfig(Config):
     tensorboard: bool = True
     pictures: PicturesConfig | None = PicturesConfig()  # and not only curves; null: none
     ledger: RecipePath | None = None  # file that lists all runs; null: $ASR_LEDGER, or ledger.jsonl beside `exp`
+
+    @property
+    def batch_is_open(self) -> bool:
+        """Whether `batch_frames` is `auto` and nothing has been found yet."""
+        return isinstance(self.batch_frames, AutoBatchConfig) and self.found is None
+
+    @property
+    def found(self) -> int | None:
+        """What `batch_frames: auto` has found; None: nothing yet, or it is a number."""
+        return None if isinstance(self.batch_frames, int) else self.batch_frames.found
+
+    @property
+    def frames_per_batch(self) -> int:
+        """`batch_frames` as a number, which a training settles before its first step and a checkpoint holds."""
+        frames = self.batch_frames if isinstance(self.batch_frames, int) else self.found
+        assert frames is not None, "not to be asked while batch_is_open"
+        return frames
 
     @property
     def views(self) -> int:

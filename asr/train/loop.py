@@ -63,6 +63,7 @@ def train(recipe: Recipe, *, resume: bool = False, overwrite: bool = False, tria
                     if world.any(stop.requested):
                         _interrupt(run, state)
                     _step(group, state)
+                    state.keep_within_memory()
                     progress.step()
                     if trial:
                         trial.after_step(counters.epoch + 1, counters.group, len(plan))
@@ -71,6 +72,7 @@ def train(recipe: Recipe, *, resume: bool = False, overwrite: bool = False, tria
                     if counters.epoch == 0 and counters.group == PREDICT_AFTER < len(plan):
                         _predict(state)
                 _end_epoch(run, state, stop)
+                state.keep_within_memory()
             if counters.kept:
                 _average(run, state, stop)
         run.event("end", reason=reason, best_epoch=counters.best_epoch, best_per=counters.best_per)
@@ -99,7 +101,7 @@ def _step(group: list[list[int]], state: State) -> None:
         with watch("data"):
             batch = state.train.batch(rows, config.spec_augment, draws, config.views, state.device)
         lengths = batch.lengths.tolist()
-        with memory_for(batch.ids, lengths, state.recipe.features.hop_ms):
+        with memory_for(batch.ids, lengths, state.recipe):
             found = _accumulate(batch, divisor, state)
         for name, values in found.parts.items():
             terms[name] = terms.get(name, 0.0) + float(values.sum())
@@ -222,7 +224,7 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
 
 def _validate(state: State, stop: StopRequest) -> Validation:
     with state.watch("validation"), state.decoding_weights():
-        frames = state.recipe.training.batch_frames
+        frames = state.recipe.training.frames_per_batch
         share = (state.world.rank, state.world.size)
         part = validate(state.model, state.dev, frames, state.device, state.tokens, lambda: stop.requested, share)
         return merged(state.world.gather(part))

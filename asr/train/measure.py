@@ -51,6 +51,27 @@ def keep_freed_memory() -> None:
             mallopt(name, value)
 
 
+def give_back_freed_memory() -> None:
+    """Let glibc hand all pages that are free back to the system; elsewhere do nothing."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def own_memory_mb(key: str = "RssAnon") -> float:
+    """MB in memory without the pages of files, which the system can drop; or another line of /proc/self/status.
+
+    Raises:
+        OSError: the system does not tell.
+    """
+    return proc_field(Path("/proc/self/status"), f"{key}:") / 1024
+
+
+def proc_field(path: Path, name: str) -> int:
+    """The number after a name that begins a line of a file under /proc or /sys; 0 where no line does."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return next((int(words[1]) for words in lines if words and words[0] == name), 0)
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Forget earlier peaks, so that `peak_memory_mb` is this training's own."""
     if device.type == "cuda":
@@ -68,9 +89,7 @@ def peak_memory_mb(device: torch.device) -> float | None:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().split("\n"):
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
+        return own_memory_mb("VmHWM")
     try:
         import resource
     except ImportError:

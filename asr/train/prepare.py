@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,10 +12,13 @@ from asr.audio.cmvn import Cmvn
 from asr.data.manifest import read_manifest
 from asr.data.tokens import TokenTable, build_tokens
 from asr.encoder.model import CtcModel
-from asr.errors import DataError
+from asr.errors import DataError, UsageError
 from asr.recipe import Recipe
 from asr.recipe_loader import recipe_to_dict
+from asr.train.auto_batch.available import limit_mb
+from asr.train.auto_batch.plan import find_batch_frames
 from asr.train.compile import compile_blocks
+from asr.train.config import AutoBatchConfig
 from asr.train.ema import Ema
 from asr.train.freeze import freeze
 from asr.train.measure import Stopwatch, keep_freed_memory, reset_peak_memory
@@ -37,16 +41,13 @@ def prepare(recipe: Recipe, run: Run, world: World, trial: Trial | None = None) 
     Raises:
         AsrError: bad data, another recipe or other data than those of the training to continue or of rank 0.
     """
+    saved = world.from_first(run.load)  # on the CPU, where features are normalised
+    recipe = recipe.settled(world.from_first(lambda: run.recipe.training.found))
     config = recipe.training
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.manual_seed(recipe.seed)  # of the first weights
-    saved = world.from_first(run.load)  # on the CPU, where features are normalised
-    tokens = TokenTable.from_state(
-        saved["tokens"]
-        if saved
-        else world.from_first(lambda: build_tokens(recipe.tokens, read_manifest(recipe.data.train)).state())
-    )
+    tokens = TokenTable.from_state(saved["tokens"]) if saved else _tokens(recipe, world)
     model = CtcModel(recipe.model, recipe.features.dim, len(tokens)).to(world.device)
     loaded = None if saved or config.init is None else warm_start(model, tokens, config.init)
     world.same_weights(model)
@@ -60,7 +61,11 @@ def prepare(recipe: Recipe, run: Run, world: World, trial: Trial | None = None) 
         raise DataError(
             f"{run.last}: the training or dev data have changed since; put them back, or start anew with --overwrite"
         )
+    found = find_batch_frames(recipe, world, train_set, tokens) if config.batch_is_open else None
+    run.recipe = recipe = recipe.settled(found.frames if found else None)
     run.begin(epochs_done=saved["training"]["counters"]["epoch"] if saved else 0)
+    if found:
+        run.event("batch_frames", **found.record())
     for data in (train_set, dev_set):
         run.list_dropped(data.name, data.dropped)
 
@@ -100,7 +105,33 @@ def fresh_state(
     model.train()
     if world.device.type == "cpu":
         keep_freed_memory()
+        if isinstance(config.batch_frames, AutoBatchConfig):
+            with suppress(OSError):  # where the system does not tell, and the number was found elsewhere
+                state.limit_mb = limit_mb(config.batch_frames)
     return state
+
+
+def find_batch(recipe: Recipe) -> int:
+    """What `training.batch_frames: auto` would find here and now. Writes nothing but features.
+
+    Raises:
+        AsrError: as `prepare`; `training.batch_frames` is not `auto`.
+    """
+    config = recipe.training
+    if not isinstance(config.batch_frames, AutoBatchConfig):
+        raise UsageError(f"training.batch_frames is {config.batch_frames}; add training.batch_frames=auto")
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    with World(config) as world:
+        tokens = _tokens(recipe, world)
+        model = CtcModel(recipe.model, recipe.features.dim, len(tokens)).to(world.device)
+        train_set, _ = _sets(recipe, tokens, model, None, (world.rank, world.size))
+        return find_batch_frames(recipe, world, train_set, tokens).frames
+
+
+def _tokens(recipe: Recipe, world: World) -> TokenTable:
+    made = world.from_first(lambda: build_tokens(recipe.tokens, read_manifest(recipe.data.train)).state())
+    return TokenTable.from_state(made)
 
 
 def _sets(

@@ -20,7 +20,7 @@ import torch
 from asr.errors import AsrError, DataError
 from asr.files import append_line, write_atomically
 from asr.recipe import Recipe
-from asr.recipe_loader import dump_recipe, recipe_from_dict, recipe_to_dict
+from asr.recipe_loader import dump_recipe, load_recipe, recipe_from_dict, recipe_to_dict
 from asr.train.average import prune
 from asr.train.board import Board
 from asr.train.checkpoint import load_newest, save_checkpoint
@@ -126,10 +126,18 @@ class Run:
     def load(self) -> dict[str, Any] | None:
         """The newest whole checkpoint of the training to continue; None where there is none to continue.
 
+        From here on `recipe` has the batch that this training found, where it was stopped before its first checkpoint
+        too.
+
         Raises:
             AsrError: none is whole, it cannot be resumed, or it was trained with another recipe.
         """
         if not self.resuming:
+            ours = self._resume or (self._restarted and self._begun_before_restart())
+            if ours and self.copy.exists():
+                begun = load_recipe(self.copy)
+                settled = self.recipe.settled(begun.training.found)
+                self.recipe = self.recipe if _differences(settled, begun) else settled
             return None
         path, saved, damaged = load_newest((self.last, self.previous))
         self._damaged = bool(damaged)
@@ -204,9 +212,9 @@ class Run:
         )
 
     def _check_same(self, path: Path, saved: dict[str, Any]) -> None:
-        then = recipe_to_dict(recipe_from_dict(saved, str(path)))  # with the defaults of keys that are newer than it
-        different = differences(recipe_to_dict(self.recipe), then)
-        if different:
+        then = recipe_from_dict(saved, str(path))  # with the defaults of keys that are newer than it
+        self.recipe = self.recipe.settled(then.training.found)
+        if different := _differences(self.recipe, then):
             raise AsrError(
                 f"{path}: was trained with another recipe; these keys differ: {', '.join(different)}; "
                 "put them back, or start anew with --overwrite"
@@ -259,6 +267,10 @@ def _epoch(line: bytes) -> int:
         return int(json.loads(line).get("epoch", 0))
     except (ValueError, AttributeError, TypeError):
         return 0  # not ours to judge: the reader names the line
+
+
+def _differences(new: Recipe, old: Recipe) -> list[str]:
+    return differences(recipe_to_dict(new), recipe_to_dict(old))
 
 
 def differences(new: Any, old: Any, path: str = "") -> list[str]:

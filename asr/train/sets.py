@@ -212,10 +212,11 @@ def load_set(
 def keep_trainable(data: LoadedSet, recipe: Recipe, output_length: Callable[[int], int]) -> LoadedSet:
     """Leave out what cannot or should not be trained on: too short, too long, or too few frames for its tokens.
 
-    With several speeds, what is so at any of them.
+    With several speeds, what is so at any of them. A batch that is still to be found will hold the longest utterance.
     """
     config, dropped = recipe.data, dict(data.dropped)
-    whole, views = recipe.training.batch_frames, recipe.training.views
+    training = recipe.training
+    whole, views = None if training.batch_is_open else training.frames_per_batch, training.views
     at_speeds: list[Sequence[int]] = [store.lengths(data.ids) for store in data.speeds.values()] or [data.frames]
     rows: list[int] = []
     for row, (id, target, frames, *lengths) in enumerate(
@@ -225,7 +226,7 @@ def keep_trainable(data: LoadedSet, recipe: Recipe, output_length: Callable[[int
         infeasible = why_infeasible(target, fewest, output_length)
         if not config.min_seconds <= seconds <= config.max_seconds:
             dropped[id] = f"{seconds:.2f} s, outside {config.min_seconds:g}..{config.max_seconds:g} s"
-        elif most > whole // views:
+        elif whole is not None and most > whole // views:
             shared = f", shared by {views} views" if views > 1 else ""
             dropped[id] = f"{most} frames, more than training.batch_frames {whole}{shared}"
         elif infeasible:

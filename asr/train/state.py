@@ -19,7 +19,7 @@ from asr.recipe_loader import recipe_to_dict
 from asr.train.average import Kept
 from asr.train.ema import Ema
 from asr.train.exchange import GradientExchange
-from asr.train.measure import Stopwatch
+from asr.train.measure import Stopwatch, give_back_freed_memory, own_memory_mb
 from asr.train.optimise import Schedule
 from asr.train.precision import Mixed
 from asr.train.run import versions
@@ -85,6 +85,7 @@ class State:
     mixed: Mixed
     ema: Ema | None = None
     steps: int | None = None
+    limit_mb: float | None = None  # of memory on a CPU, where `training.batch_frames` is `auto`
     saved_at: float = field(default_factory=lambda: time.monotonic())
 
     @cached_property
@@ -96,7 +97,7 @@ class State:
         """The batches of an epoch in groups of `accumulate`, one optimiser step each; the last may be smaller."""
         config = self.recipe.training
         frames = self.train.frames_of(self.draws(epoch))
-        batches = plan_batches(frames, config.batch_frames // config.views, self.recipe.seed, epoch, self.train.ids)
+        batches = plan_batches(frames, config.frames_per_batch // config.views, self.recipe.seed, epoch, self.train.ids)
         return [batches[i : i + config.accumulate] for i in range(0, len(batches), config.accumulate)][: self.steps]
 
     def draws(self, epoch: int) -> str:
@@ -151,6 +152,14 @@ class State:
     def saved(self) -> None:
         """A checkpoint was written now."""
         self.saved_at = time.monotonic()
+
+    def keep_within_memory(self) -> None:
+        """Freed memory is kept for the next step, but fragments of many shapes add up; at the limit it is given back.
+
+        What a step itself takes stays within the limit, as `auto` has measured.
+        """
+        if self.limit_mb is not None and own_memory_mb() > self.limit_mb:
+            give_back_freed_memory()
 
     def decoding_weights(self) -> AbstractContextManager[None]:
         """Within the block the model has the weights that validate and decode: the moving average, if there is one."""

@@ -129,6 +129,10 @@ def test_schema_agrees_with_the_loader(asr, recipe):
         assert validator.is_valid({"model": {"encoder": {"layers": layers, "attention": "lsh"}}})
     for layers in ([{"attention": "x"}], [{"repeats": 2}], []):
         assert not validator.is_valid({"model": {"encoder": {"layers": layers}}})
+    for batch in (4000, "auto", {"kind": "auto"}, {"memory_mb": 2048, "found": None}):
+        assert validator.is_valid({"training": {"batch_frames": batch}}), batch
+    for batch in (0, "lots", {"kind": "number"}, {"memory": 3}, [3]):
+        assert not validator.is_valid({"training": {"batch_frames": batch}}), batch
     for wrong in [{"sead": 1}, {"seed": "x"}, {"model": {"encoder": {"kind": "x"}}}, {"training": {"epochs": 0}}, []]:
         assert not validator.is_valid(wrong), wrong
 

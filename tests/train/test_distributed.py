@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr.recipe_loader import load_recipe
 from asr.report.log import read_log
 from asr.train.checkpoint import load_checkpoint
 from asr.train.same import compare_trainings
@@ -354,3 +355,37 @@ def test_torchrun_restarts_after_a_kill_and_ends_with_the_unbroken_training(toy,
     assert "resumed at epoch 2" in said[0]
     assert printed == [f"{exp}\n", ""]
     assert compare_trainings(whole, exp)[1] == []
+
+
+def of_two_machines(recipe):
+    """Train; rank 1 has less memory for a batch that is still to be found."""
+    from asr.train import loop
+    from asr.train.auto_batch import plan
+    from asr.train.world import this_rank
+
+    os.environ["LOCAL_RANK"] = "0"
+    limit = 3 if this_rank() else 5
+
+    class Trials:
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def peak_mb(self, shapes):
+            return 1.0 if max(len(shape.lengths) * shape.lengths[0] for shape in shapes) <= 100 * limit else None
+
+    plan.ChildTrials = Trials
+    loop.train(recipe)
+
+
+def test_batch_frames_auto_is_the_smallest_of_all_processes(toy, tmp_path):
+    recipe = toy.recipe(tmp_path / "exp", "training.batch_frames={kind: auto, min_updates: 1}", "training.epochs=1")
+    done = Together(2, tmp_path / "said", of_two_machines, recipe).wait()
+    assert done.codes == [0, 0], done.said
+    found = load_recipe(tmp_path / "exp" / "recipe.yaml").training.found
+    assert 500 < found <= 620, "half of the rows for each: rank 1 takes 300 frames, rank 0 would take 500"

@@ -79,14 +79,16 @@ def test_killed_at_random_moments_it_equals_the_unbroken_training(toy, tmp_path,
 
 
 @posix
-def test_check_resume_as_a_user_runs_it(toy, tmp_path, monkeypatch):
+@pytest.mark.parametrize("batch", ["300", "{kind: auto, min_updates: 4}"])
+def test_check_resume_as_a_user_runs_it(toy, tmp_path, monkeypatch, batch):
     def run(command, **_):
         assert command[:3] == [sys.executable, "-m", "asr.train.check_resume"]
         return subprocess.CompletedProcess(command, Clean(check._child, *command[3:]).wait())
 
     monkeypatch.setattr(check.subprocess, "run", run)
     exp = tmp_path / "runs" / "mine"
-    done = CliRunner().invoke(app, ["train", str(toy.file), f"exp={exp}", "--check-resume"])
+    overrides = (f"exp={exp}", f"training.batch_frames={batch}")
+    done = CliRunner().invoke(app, ["train", str(toy.file), *overrides, "--check-resume"])
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("exact: killed twice and resumed, all ")
     assert [line for line in done.stderr.splitlines() if not line.endswith(" s")] == [
