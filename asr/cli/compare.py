@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,11 @@ import typer
 
 if TYPE_CHECKING:
     from asr.report.experiments import Experiment
+
+
+class Batches(str, Enum):
+    common = "common"
+    own = "own"
 
 
 def compare(
@@ -24,6 +30,13 @@ def compare(
         typer.Option("--out", "-o", help="Folder of tables and plots. Default: `results` beside the first target."),
     ] = None,
     retrain: Annotated[bool, typer.Option("--retrain", help="Train recipes anew that are already trained.")] = False,
+    batches: Annotated[
+        Batches,
+        typer.Option(
+            help="For recipes with training.batch_frames=auto: one size that fits all (common), or for each the "
+            "largest that fits it (own)."
+        ),
+    ] = Batches.common,
     device: Annotated[str, typer.Option(help="Where to decode: auto, cpu, cuda, …")] = "auto",
 ) -> None:
     """Train what is not trained yet, one model after the other, evaluate all, and print the table.
@@ -52,7 +65,7 @@ def compare(
         # A recipe may have got other test sets and scoring rules since it was trained; a folder is as it was.
         return evaluate(one.exp, device=device, reporting=one.recipe if one.recipe_file else None)
 
-    comparison = compare(experiments, evaluate=scored, retrain=retrain)
+    comparison = compare(experiments, evaluate=scored, retrain=retrain, own_batches=batches is Batches.own)
     written = write(comparison, folder)
     console = table_console()
     console.print(rich_table(comparison.rows))

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import AsrError
+from asr.report.batches import one_size
 from asr.report.experiments import Experiment, changed_since_training, unfair
 from asr.report.log import TrainingLog, read_log
 from asr.report.plots import Curve, plot_curves, plot_rate_by_time
 from asr.report.table import Rate, Row, csv_text, markdown
-from asr.report.training import train
+from asr.report.training import find_batch, train
 from asr.wording import counted
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,13 @@ class Comparison:
 
 
 def compare(
-    experiments: Sequence[Experiment], *, evaluate: Evaluate, retrain: bool = False, train: Train = train
+    experiments: Sequence[Experiment],
+    *,
+    evaluate: Evaluate,
+    retrain: bool = False,
+    own_batches: bool = False,
+    train: Train = train,
+    find_batch: Callable[[Experiment], int] = find_batch,
 ) -> Comparison:
     """Train each recipe that has no finished experiment, one after the other, then evaluate all of them.
 
@@ -48,11 +55,17 @@ def compare(
     Args:
         evaluate: gives the results of `asr.report.evaluate` by set.
         retrain: train every recipe anew, also those that are finished.
+        own_batches: recipes with `training.batch_frames: auto` are trained with the largest batches that fit each of
+            them, else with one size that fits all; see `asr.report.batches`.
     """
-    warnings = unfair(experiments) if experiments else []
     errors: dict[str, str] = {}
+    if not own_batches:
+        experiments, errors = one_size(experiments, retrain, find_batch)
+    warnings = unfair(experiments, retrain, own_batches) if experiments else []
     untrained = []
     for one in experiments:
+        if one.name in errors:
+            continue
         try:
             if _needs_training(one, retrain):
                 untrained.append(one)
@@ -80,7 +93,7 @@ def compare(
         except AsrError as error:
             errors[one.name] = str(error)
         rows.append(_row(one, logs.setdefault(one.name, TrainingLog({}, [], False)), results, errors.get(one.name)))
-    warnings += _utterances(logs) + _machines(logs)
+    warnings += _utterances(logs) + _machines(logs) + (_own_batches(experiments) if own_batches else [])
     return Comparison(_with_ratios([*rows, *_published(experiments)], experiments), logs, warnings)
 
 
@@ -119,6 +132,7 @@ def _row(one: Experiment, log: TrainingLog, results: dict[str, dict[str, Any]], 
         rtf=decoding / audio if audio else None,
         epochs=len(log.epochs) or None,
         minutes=log.minutes,
+        batch_frames=None if error else one.batch_frames(),
         rules=tuple(dict.fromkeys(rule for result in results.values() for rule in result["rules"])),
         exp=str(one.exp),
         error=error,
@@ -157,6 +171,16 @@ def _utterances(logs: dict[str, TrainingLog]) -> list[str]:
     if len(seen) < 2:
         return []
     return ["trained on unequal data: " + "; ".join(f"{', '.join(names)} on {what}" for what, names in seen.items())]
+
+
+def _own_batches(experiments: Sequence[Experiment]) -> list[str]:
+    names = [one.name for one in experiments if not one.fixed_batch]
+    if not names:
+        return ["no recipe has training.batch_frames: auto, so that --batches own changes nothing"]
+    return [
+        f"each with the largest batches that fit it (--batches own): {', '.join(names)}; larger batches make fewer "
+        "updates an epoch, and the rates are those of that"
+    ]
 
 
 def _machines(logs: dict[str, TrainingLog]) -> list[str]:

@@ -29,8 +29,8 @@ REPORTING = (
     "training.save_minutes",
     "training.max_nonfinite",
 )
-# Where two models differ in one of these, their rates or times are not comparable.
-SHARED = ("seed", "data", "tokens", "scoring", "training.batch_frames", "training.device", "training.threads")
+# Where two models differ in one of these, or in their batches, their rates or times are not comparable.
+SHARED = ("seed", "data", "tokens", "scoring", "training.device", "training.threads")
 MISSING = "(absent)"
 
 
@@ -51,6 +51,18 @@ class Experiment:
     @property
     def resumable(self) -> bool:
         return resumable(self.exp)
+
+    @property
+    def fixed_batch(self) -> bool:
+        """Whether its recipe gives the frames per batch as a number."""
+        return isinstance(self.recipe.training.batch_frames, int)
+
+    def batch_frames(self, retrain: bool = False) -> int | None:
+        """Padded frames per batch that it was or will be trained with; None: its training is still to find them."""
+        training, saved = self.recipe.training, self.exp / "recipe.yaml"
+        if training.batch_is_open and not retrain and saved.is_file() and (self.finished or self.resumable):
+            training = load_recipe(saved).training
+        return None if training.batch_is_open else training.frames_per_batch
 
 
 def resolve(targets: Sequence[Path], overrides: Sequence[str] = ()) -> list[Experiment]:
@@ -105,15 +117,25 @@ def changed_since_training(experiment: Experiment) -> list[str]:
     saved = experiment.exp / "recipe.yaml"
     if experiment.recipe_file is None or not saved.is_file():
         return []
-    return differences(load_recipe(saved), experiment.recipe, leave_out=REPORTING)
+    then = load_recipe(saved)
+    return differences(then, experiment.recipe.settled(then.training.found), leave_out=REPORTING)
 
 
-def unfair(experiments: Sequence[Experiment]) -> list[str]:
-    """Why some numbers of a comparison are not comparable, one line for each setting that should be shared."""
+def unfair(experiments: Sequence[Experiment], retrain: bool = False, own_batches: bool = False) -> list[str]:
+    """Why some numbers of a comparison are not comparable, one line for each setting that should be shared.
+
+    Args:
+        retrain: all that have a recipe are trained anew.
+        own_batches: a recipe with `training.batch_frames: auto` has batches of its own because that was asked for.
+    """
     lines = []
     first, *others = experiments
     for other in others:
         found = differences(first.recipe, other.recipe, only=SHARED, leave_out=("data.features", "data.workers"))
+        a, b = first.batch_frames(retrain), other.batch_frames(retrain)
+        wanted = own_batches and not (first.fixed_batch and other.fixed_batch)
+        if a != b and a is not None and b is not None and not wanted:
+            found.append(f"training.batch_frames: {a} → {b}")
         lines += [f"{first.name} and {other.name} differ in {change}" for change in found]
     return lines
 

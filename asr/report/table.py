@@ -40,6 +40,7 @@ class Row:
     rtf: float | None = None  # seconds of decoding per second of audio
     epochs: int | None = None
     minutes: float | None = None  # of training, validation included
+    batch_frames: int | None = None  # padded feature frames, at most
     rules: tuple[str, ...] = ()  # what was done to both sides before counting, see Score.rules
     published: str | None = None  # source of a row from the literature
     baseline: bool = False
@@ -96,6 +97,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         number("rtf", "RTF", ".4f"),
         number("epochs", "epochs", "d"),
         number("minutes", "train min", ".1f"),
+        *([number("batch_frames", "frames/batch", ",d")] if len(_batches(rows)) > 1 else []),
     ]
     # An undefined rate is a finding, so a column of rates stays even where no value is known.
     kept = found[: len(sets)] + [c for c in found[len(sets) :] if any(c.value(row) is not None for row in rows)]
@@ -113,12 +115,21 @@ def notes(rows: Sequence[Row]) -> list[str]:
         lines.append(f"Counting: {_rules(ours[0])}.")
     if any(rule != "stress folded" for row in ours for rule in row.rules):
         lines.append("Best dev: as in training, every token counts, against first pronunciations.")
+    if len(batches := _batches(rows)) == 1:
+        lines.append(f"Batches: at most {batches[0]:,} feature frames with padding, the same for all.")
+    elif batches:
+        lines.append("Batches: of unequal sizes; frames/batch are feature frames with padding, at most.")
     once = [row.label for row in rows if row.epochs == 1]
     if once:
         lines.append(f"Trained for one epoch, which is timed with its warm-up: {', '.join(once)}.")
     lines += [f"× softmax: epoch time relative to {row.label}." for row in rows if row.baseline and not row.published]
     lines += [f"{row.label}: {row.published}" for row in rows if row.published]
     return lines + [f"{row.label}: {row.error}" for row in rows if row.error]
+
+
+def _batches(rows: Sequence[Row]) -> list[int]:
+    """The different sizes there are."""
+    return sorted({row.batch_frames for row in rows if row.batch_frames is not None})
 
 
 def _rules(row: Row) -> str:

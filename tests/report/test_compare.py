@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from asr.recipe_loader import load_recipe
 from asr.report import training
 from asr.report.compare import compare, write
 from asr.report.experiments import differences, resolve
-from asr.report.table import Rate
+from asr.report.table import Rate, columns, notes
 from asr.report.training import TrainingFailed
 
 
@@ -159,6 +160,86 @@ def test_unequal_conditions_are_named(fake):
     ]
 
 
+class TestBatchesThatFit:
+    """Recipes with `training.batch_frames: auto`, and `fits` in place of the measurement."""
+
+    FITS = {"softmax": 3100, "lsh": 9000, "linear": 12000}  # noqa: RUF012
+    AUTO = "training: {batch_frames: auto}\n"
+
+    def run(self, experiments, trainer, **more):
+        self.asked = []
+
+        def fits(one):
+            self.asked.append(one.name)
+            if one.name not in self.FITS:
+                raise AsrError("nothing fits")
+            return self.FITS[one.name]
+
+        def train(one, retrain):
+            """As the training does, which finds what is not given."""
+            trainer(replace(one, recipe=one.recipe.settled(self.FITS[one.name])), retrain)
+            self.overrides[one.name] = one.overrides
+
+        self.overrides = {}
+        return compare(experiments, evaluate=lambda one: results(20.0), train=train, find_batch=fits, **more)
+
+    def test_one_size_that_fits_all(self, fake):
+        recipes = [fake.recipe("softmax", more=self.AUTO), fake.recipe("linear", "linear", self.AUTO)]
+        comparison = self.run(resolve(recipes, ["training.epochs=7"]), Trainer(fake))
+        assert self.asked == ["softmax", "linear"]
+        assert set(self.overrides.values()) == {("training.epochs=7", "training.batch_frames.found=3100")}
+        assert [row.batch_frames for row in comparison.rows] == [3100, 3100]
+        assert (comparison.failed, comparison.warnings) == ([], [])
+        assert "Batches: at most 3,100 feature frames with padding, the same for all." in notes(comparison.rows)
+        assert "frames/batch" not in [column.header for column in columns(comparison.rows)]
+        self.run(resolve(recipes, ["training.epochs=7"]), trainer := Trainer(fake))
+        assert (self.asked, trainer.calls) == ([], []), "all are trained: nothing is measured again"
+
+    def test_numbers_that_stand_are_kept_to(self, fake):
+        """One in a recipe; one that an earlier comparison found."""
+        number = fake.recipe("softmax", more="training: {batch_frames: 4000}\n")
+        experiments = resolve([number, fake.recipe("lsh", "lsh", self.AUTO)])
+        rows = self.run(experiments, Trainer(fake)).rows
+        assert ([row.batch_frames for row in rows], self.asked) == ([4000, 4000], ["lsh"])
+        experiments = resolve([experiments[1].exp, fake.recipe("linear", "linear", self.AUTO)])
+        rows = self.run(experiments, Trainer(fake)).rows
+        assert ([row.batch_frames for row in rows], self.asked) == ([4000, 4000], ["linear"])
+
+    def test_a_number_that_does_not_fit_is_warned_of(self, fake):
+        number = fake.recipe("lsh", "lsh", "training: {batch_frames: 4000}\n")
+        comparison = self.run(resolve([number, fake.recipe("softmax", more=self.AUTO)]), Trainer(fake))
+        assert [row.batch_frames for row in comparison.rows] == [4000, 3100]
+        assert comparison.warnings == ["lsh and softmax differ in training.batch_frames: 4000 → 3100"]
+
+    def test_each_its_own(self, fake):
+        recipes = [fake.recipe("softmax", more=self.AUTO), fake.recipe("lsh", "lsh", self.AUTO)]
+        comparison = self.run(resolve(recipes), Trainer(fake), own_batches=True)
+        assert (self.asked, set(self.overrides.values())) == ([], {()})
+        assert [row.batch_frames for row in comparison.rows] == [3100, 9000]
+        (warning,) = comparison.warnings
+        assert warning.startswith("each with the largest batches that fit it (--batches own): softmax, lsh;")
+        assert [column.text(comparison.rows[1]) for column in columns(comparison.rows)][-1] == "9,000"
+        assert any(note.startswith("Batches: of unequal sizes") for note in notes(comparison.rows))
+        # Trained so, they are not what a comparison with equal batches wants, and it says so.
+        comparison = self.run(resolve(recipes), trainer := Trainer(fake))
+        assert comparison.warnings == ["softmax and lsh differ in training.batch_frames: 3100 → 9000"]
+        assert trainer.calls == []
+        rows = self.run(resolve(recipes), trainer, retrain=True).rows
+        assert ([row.batch_frames for row in rows], self.asked) == ([3100, 3100], ["softmax", "lsh"])
+
+    def test_own_batches_of_recipes_with_numbers_change_nothing_and_say_so(self, fake):
+        recipes = [fake.recipe("softmax"), fake.recipe("lsh", "lsh", "training: {batch_frames: 999}\n")]
+        assert self.run(resolve(recipes), Trainer(fake), own_batches=True).warnings == [
+            "softmax and lsh differ in training.batch_frames: 20000 → 999",
+            "no recipe has training.batch_frames: auto, so that --batches own changes nothing",
+        ]
+
+    def test_one_that_nothing_fits_leaves_the_others_alone(self, fake):
+        recipes = [fake.recipe("huge", more=self.AUTO), fake.recipe("lsh", "lsh", self.AUTO)]
+        huge, lsh = self.run(resolve(recipes), Trainer(fake)).rows
+        assert (huge.error, huge.batch_frames, lsh.error, lsh.batch_frames) == ("nothing fits", None, None, 9000)
+
+
 def test_unequal_machines_are_named(fake):
     experiments = resolve([fake.recipe("a"), fake.recipe("b", "lsh")])
     fake.train(experiments[0].exp, experiments[0].recipe, threads=2)
@@ -253,6 +334,17 @@ class TestProcess:
         with pytest.raises(TrainingFailed, match=r"softmax failed with exit code 3.*train\.log"):
             training.train(one)
 
+    def test_the_search_for_a_batch_reads_what_is_printed(self, fake, program):
+        program("import sys; print(3100 if sys.argv[-1] == '--find-batch' else 0)")
+        (one,) = resolve([fake.recipe("softmax")])
+        assert training.find_batch(one) == 3100
+
+    def test_a_failed_search_says_so(self, fake, program):
+        program("import sys; sys.exit(1)")
+        (one,) = resolve([fake.recipe("softmax")])
+        with pytest.raises(TrainingFailed, match="the search for softmax's batch failed with exit code 1; see above"):
+            training.find_batch(one)
+
     def test_interrupted_training_interrupts_the_comparison(self, fake, program):
         program("import sys; sys.exit(130)")
         with pytest.raises(KeyboardInterrupt):
@@ -286,7 +378,7 @@ class TestProcess:
                 "child = [sys.executable, sys.argv[1]]\n"
                 "training.subprocess.Popen = lambda command, **k: real(child, **k)\n"
                 f"training.GRACE = {grace}\n"
-                "one = SimpleNamespace(recipe_file='x.yaml', overrides=(), resumable=False)\n"
+                "one = SimpleNamespace(name='x', exp='exp', recipe_file='x.yaml', overrides=(), resumable=False)\n"
                 "try:\n    training.train(one)\n"
                 "except KeyboardInterrupt:\n    sys.exit(130)\n"
             )
