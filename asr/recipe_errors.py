@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Literal, get_args, get_origin
 
 from pydantic import ValidationError
@@ -16,6 +17,18 @@ from asr.yaml_tree import NUMBER, Mapping, Node, Scalar, Sequence, find
 
 _USUAL_NAMES = {"learning_rate": "lr", "d_model": "dim", "batch_size": "batch_frames"}
 """What other toolkits call a key, where spelling alone does not lead to ours."""
+_USUAL_KINDS = {
+    "mamba": "{kind: ssm, selective: true}",
+    "performer": "{kind: linear, feature_map: favor}",
+    "reformer": "{kind: lsh}",
+    "longformer": "{kind: softmax, window: [16, 16]}",
+    "retnet": "{kind: retention}",
+    "conformer": "{kind: transformer, block: conformer, convolution: 31}",
+    "bpe": "{kind: subwords, model: bpe}",
+    "sentencepiece": "{kind: subwords}",
+    "graphemes": "{kind: characters}",
+}
+"""What a kind is known as elsewhere."""
 
 
 def recipe_error(error: ValidationError, tree: Mapping, root: type[Config] = Recipe) -> RecipeError:
@@ -78,11 +91,17 @@ def _got(node: Node) -> str:
 
 
 def _hint(place: schema.Place, node: Node) -> str | None:
+    types = schema.alternatives(place.annotation)
+    if isinstance(node, Sequence) and schema.sections(place.annotation):
+        return "write its keys without '-' before them"
     if not isinstance(node, Scalar):
         return None
-    types, text = schema.alternatives(place.annotation), node.text
+    text = node.text
     choices = [str(choice) for a in types if get_origin(a) is Literal for choice in get_args(a)]
     if choices:
+        usual = _USUAL_KINDS.get(nearest(text.lower(), list(_USUAL_KINDS), 0.8) or "", "")
+        if any(f"kind: {choice}" in usual for choice in choices):
+            return f"here that is {usual}"
         match = nearest(text, choices)
         return f"did you mean {match!r}?" if match else None
     for section in schema.sections(place.annotation):  # the bare name of a kind that one of its keys takes
@@ -90,7 +109,14 @@ def _hint(place: schema.Place, node: Node) -> str | None:
             if text in (kind for inner in schema.sections(field.annotation) for kind in schema.kinds(inner)):
                 return f"write {{{key}: {text}}}"
     if node.value is None:
-        return None if place.required else "leave the key out to get its default"
+        below = "indent what belongs to it, or " if schema.sections(place.annotation) else ""
+        return None if place.required else f"{below}leave the key out to get its default"
+    if schema.sections(place.annotation) and re.match(r"\w+( =|:\S)", text):
+        return "a key, a colon, a space and a value are due"
+    if dict in map(get_origin, types):
+        return f"write {{{place.keys[-1]}: {text}}}"
+    if list in map(get_origin, types) and int not in types:
+        return f"write [{text}]"
     if bool in types:
         words = {"true": ("yes", "on", "true", "1"), "false": ("no", "off", "false", "0")}
         return next((f"write {word}" for word, others in words.items() if text.lower() in others), None)
@@ -106,6 +132,10 @@ def _number_hint(node: Scalar) -> str | None:
         return f"write {node.text} without quotes"
     if node.text.lower().lstrip("+-.") in ("inf", "nan") or node.value in (float("inf"), float("-inf")):
         return "write a finite number"
+    if re.fullmatch(r"[-+]?[0-9]+,[0-9]+", node.text):
+        return f"write {node.text.replace(',', '.')}"
+    if share := re.fullmatch(r"([0-9.]+) ?%", node.text):
+        return f"write {float(share[1]) / 100:g}"
     digits = node.text.replace("_", "")
     sign = "-" if digits.startswith("-") else ""
     digits = sign + (digits.lstrip("+-0") or "0")
@@ -119,6 +149,8 @@ def _number_hint(node: Scalar) -> str | None:
 def _unknown_key(key: str, section: schema.Place, tree: Mapping, root: type[Config]) -> str:
     """The message for a key its section does not have: a near name here, else where in the recipe it belongs."""
     message = f"unknown key {key!r}"
+    if ":" in key:
+        return f"{message}; a colon wants a space after it"
     here = list(section.annotation.model_fields)
     usual = nearest(key, list(_USUAL_NAMES), 0.8)
     names = {key, _USUAL_NAMES[usual]} if usual else {key}

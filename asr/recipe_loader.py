@@ -192,7 +192,8 @@ def _missing_files(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("training", "init"), f"neither an experiment folder with a best.pt nor a checkpoint: {init}"
     for keys, path in files.items():
         if not path.is_file():
-            yield keys, f"{'not a file' if path.exists() else 'no such file'}: {path}"
+            prepared = "" if path.parent.exists() else " (nor its folder: has the corpus been prepared?)"
+            yield keys, f"{'not a file' if path.exists() else 'no such file'}: {path}{prepared}"
 
 
 class _Dumper(yaml.SafeDumper):

@@ -183,7 +183,8 @@ def _describe(annotation: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
     if origin is tuple:
-        return f"a list of {len(args)} {'numbers' if args[0] in (int, float) else 'values'}"
+        numbers = all(member in (int, float) for member in alternatives(args[0]))
+        return f"a list of {len(args)} {'numbers' if numbers else 'values'}"
     if origin is list:
         return "a list"
     if origin is dict or sections(annotation):

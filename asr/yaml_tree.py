@@ -22,6 +22,16 @@ _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _LONGEST_NUMBER = 40  # characters; Python refuses to convert thousands of digits
 
+_PROBLEMS = {
+    "'\\t'": "a tab where YAML wants spaces",
+    "mapping values are not allowed": "a key where none may stand: it is indented too far, or its value holds a ': ' "
+    "and wants quotes",
+    "expected <block end>": "indented as no line before it",
+    "<stream end>": "a bracket that is not closed",
+    "end of stream": "a quote that is not closed",
+}
+"""What PyYAML says of the usual slips, and the same in plain words."""
+
 
 @dataclass(frozen=True)
 class Scalar:
@@ -80,10 +90,12 @@ def parse_yaml(text: str, label: str, folder: Path, where: str | None = None) ->
         node = yaml.compose(text, Loader=_Loader)
         return Scalar(builder.at(None), "", None) if node is None else builder.build(node, builder.at(node), ())
     except yaml.MarkedYAMLError as error:
-        problem = error.problem or error.context or "cannot be parsed"
-        if "'\\t'" in problem:
-            problem = "a tab where YAML wants spaces"
-        raise RecipeError(f"{builder.at(error.problem_mark)}: invalid YAML: {problem}") from error
+        problem, mark = error.problem or error.context or "cannot be parsed", error.problem_mark
+        if plain_words := next((words for part, words in _PROBLEMS.items() if part in problem), None):
+            problem = plain_words
+        if "not closed" in problem:  # found missing at the end of the file
+            mark = error.context_mark or mark
+        raise RecipeError(f"{builder.at(mark)}: invalid YAML: {problem}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise RecipeError(

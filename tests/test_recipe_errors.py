@@ -2,6 +2,7 @@
 
 import pytest
 
+from asr import recipe_errors
 from asr.errors import RecipeError
 from asr.recipe_loader import load_recipe
 
@@ -121,13 +122,22 @@ def test_I3_the_same_key_twice(load):
     ("text", "message"),
     [
         (BASE + "training:\n\tepochs: 1\n", "x.yaml:3: invalid YAML: a tab where YAML wants spaces"),
+        (
+            BASE + "training:\n  epochs: 1\n    clip: 1\n",
+            "x.yaml:4: invalid YAML: a key where none may stand: it is ind",
+        ),
+        (BASE + "name: a: b\n", "x.yaml:2: invalid YAML: a key where none may stand"),
+        (BASE + "training:\n    epochs: 1\n  clip: 1\n", "x.yaml:4: invalid YAML: indented as no line before it"),
+        (BASE + "training: {epochs: 1\n\n", "x.yaml:2: invalid YAML: a bracket that is not closed"),
+        (BASE + "name: 'x\n\n", "x.yaml:2: invalid YAML: a quote that is not closed"),
+        ("data: {train:a, dev: b}\n", "x.yaml:1: data.train: is required and missing"),
         ("", "x.yaml:1: the file is empty"),
         ("- data\n- model\n", "x.yaml:1: a list at the top"),
     ],
 )
-def test_I3_tab_empty_and_list(load, text, message):
+def test_I3_slips_of_yaml(load, text, message):
     assert load(text).startswith(message)
-    assert "\n" not in load(text)
+    assert "\n" not in load(text) or "; a colon wants a space after it" in load(text)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +159,11 @@ def test_I3_tab_empty_and_list(load, text, message):
         ("data.dev", "null", "a path, got null"),
         ("data.test", "[a]", "a mapping, got a list of 1"),
         ("data.test.a", "[b]", "a path, got a list of 1"),
-        ("training", "", "a mapping, got nothing; leave the key out to get its default"),
+        (
+            "training",
+            "",
+            "a mapping, got nothing; indent what belongs to it, or leave the key out to get its default",
+        ),
         ("model.encoder", "5", "a mapping, got 5"),
         ("training.optimiser.betas", "[.9]", "a list of 2 numbers, got a list of 1"),
         ("training.optimiser.betas", "[.9, .9, .9]", "a list of 2 numbers, got a list of 3"),
@@ -160,6 +174,34 @@ def test_I3_tab_empty_and_list(load, text, message):
 def test_wrong_values(load, key, text, message):
     override = f"{key}={text}"
     assert load(BASE, override) == f"override {override!r}: {key}: must be {message}"
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "hint"),
+    [
+        (LR, "0,001", "write 0.001"),
+        ("model.encoder.dropout", "10%", "write 0.1"),
+        ("training", "epochs:3", "a key, a colon, a space and a value are due"),
+        ("training", "epochs = 3", "a key, a colon, a space and a value are due"),
+        ("training", "[epochs]", "write its keys without '-' before them"),
+        ("scoring.ignore", "SIL", "write [SIL]"),
+        ("data.test", "test.jsonl", "write {test: test.jsonl}"),
+        ("model.encoder.attention", "mamba", "here that is {kind: ssm, selective: true}"),
+        ("model.encoder.attention", "Perfomer", "here that is {kind: linear, feature_map: favor}"),
+        ("model.encoder", "conformer", "here that is {kind: transformer, block: conformer, convolution: 31}"),
+        ("tokens", "bpe", "here that is {kind: subwords, model: bpe}"),
+        ("tokens", "chars", "did you mean 'characters'?"),
+    ],
+)
+def test_what_to_write_instead(load, key, text, hint):
+    assert load(BASE, f"{key}={text}").endswith(f"; {hint}")
+
+
+def test_every_usual_name_is_answered_with_what_a_recipe_takes(load):
+    for name, here in recipe_errors._USUAL_KINDS.items():
+        places = ("model.encoder.attention", "model.encoder", "tokens")
+        (place,) = [place for place in places if f"here that is {here}" in str(load(BASE, f"{place}={name}"))]
+        assert not isinstance(load(BASE, f"{place}={here}"), str)
 
 
 def test_an_override_of_an_item_that_the_list_does_not_have(load):

@@ -73,7 +73,7 @@ def test_lines_are_those_of_the_keys():
         ("t:\n  a: 1\n  'a': 3\n", "x.yaml:3: t.a: given twice"),
         ("a:\n\tb: 1\n", "x.yaml:2: invalid YAML: a tab where YAML wants spaces"),
         ("a: 1\n  b: [\n", "x.yaml:2: invalid YAML"),
-        ("a: {b: 1\n", "x.yaml:2: invalid YAML"),
+        ("a: {b: 1\n", "x.yaml:1: invalid YAML: a bracket that is not closed"),
         ("a: 1\n---\nb: 2\n", "x.yaml:2: invalid YAML"),
         ("a: &x {b: 1}\nc: *x\n", "x.yaml:2: invalid YAML: alias *x: write the value out"),
         ("a: 1\nb: !!python/object/apply:os.system [echo]\n", "x.yaml:2: b: YAML tags such as !!python/object"),
