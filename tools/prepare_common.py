@@ -136,7 +136,6 @@ def measure(
     into `stats`, by id, for the report.
     """
     items = list(items)
-    print(f"reading {len(items)} audio files ...", file=sys.stderr)
     results = shards.measure([Stretch(audio) for _, audio, _, _ in items])
     utterances = []
     for (id, audio, speaker, text), result in zip(items, results, strict=True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 from asr.data.audio_stats import AudioStats, Stretch, measure_audio
 from asr.errors import DataError
 from asr.files import write_atomically
+from asr.wording import counted
 
 ELSEWHERE = AudioStats(0, 16000, 16000, 0.0, "", 1.0, 0.0, 0.0)  # stands for what another shard measures
 Measured = AudioStats | float | str  # what the samples show, or only seconds, or the reason why there is neither
@@ -74,6 +76,7 @@ class Shards:
         """What `measure` finds in each stretch of audio; `ELSEWHERE` if it is another shard's."""
 
         def compute(mine: list[int]) -> list[Any]:
+            print(f"reading {counted(len(mine), 'piece')} of audio ...", file=sys.stderr)
             results = measure([stretches[i] for i in mine])
             return [asdict(result) if isinstance(result, AudioStats) else result for result in results]
 

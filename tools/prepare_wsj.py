@@ -168,9 +168,7 @@ def _utterances(
     for reason, ids in reasons.items():
         found.problems.append(f"{_some(ids)}: {reason}")
     files = [_file(corpus, entries[id], args.mic) for id in texts]
-    decode = args.audio == "decode"
-    print(f"{'decoding' if decode else 'reading the headers of'} {len(files)} recordings ...", file=sys.stderr)
-    measured = shards.measure([Stretch(file) for file in files], measure_audio if decode else promised)
+    measured = shards.measure([Stretch(file) for file in files], measure_audio if args.audio == "decode" else promised)
     for (id, (raw, words)), file, result in zip(texts.items(), files, measured, strict=True):
         if isinstance(result, str):
             found.dropped[id] = result

@@ -24,10 +24,11 @@ def features(
     """
     from asr.recipe_loader import load_recipe
     from asr.train.features import compute_features
+    from asr.wording import counted
 
     part = _shard(shard)
     for name, parts, missing in compute_features(load_recipe(recipe, overrides or (), check_files=True), part):
-        print(f"{name}: {parts - missing} of {parts} parts are there", flush=True)
+        print(f"{name}: {parts - missing} of {counted(parts, 'part')}", flush=True)
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from asr.data.extract import Extractor, Job, Result
 from asr.data.store_parts import FORMAT, Part, read_part, split, stem, write_part
 from asr.errors import DataError
 from asr.files import locked
+from asr.wording import counted
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
@@ -97,7 +98,8 @@ class StorePlan:
                 held += 1
                 if held >= len(todo):  # others have all that is left
                     if not told:
-                        log.info("%s: waiting for %d parts that other processes compute", self.folder, len(todo))
+                        left = counted(len(todo), "part")
+                        log.info("%s: waiting for %s that other processes compute", self.folder, left)
                     told, held = True, 0
                     time.sleep(POLL)
 

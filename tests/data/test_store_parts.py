@@ -158,7 +158,7 @@ def test_what_another_has_in_hand_is_waited_for_and_taken_over_if_it_dies(tmp_pa
     caplog.set_level("INFO")
     build = threading.Thread(target=lambda: FeatureStore.build(tmp_path / "f", nine, CONFIG))
     build.start()
-    while "waiting for 1 parts" not in caplog.text:
+    while "waiting for 1 part that" not in caplog.text:
         time.sleep(0.01)
     assert plan.missing() == [2], "all others first"
     holder.kill()

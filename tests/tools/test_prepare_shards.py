@@ -49,7 +49,7 @@ def test_shards_merged_are_the_whole(corpus, tmp_path, run_tool):
     assert "--shard 2/3 has not been run" in early.err
     whole = files(tmp_path / "whole")
     assert merged(run_tool, "prepare_folder", ("--data", corpus), tmp_path / "merged") == whole
-    assert b"dropped: 1 utterances" in whole["report.txt"]
+    assert b"dropped: 1 utterance\n" in whole["report.txt"]
     assert "train.jsonl" in whole
 
 

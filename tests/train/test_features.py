@@ -26,17 +26,17 @@ def test_shards_are_what_a_training_needs(toy, tmp_path, features, capsys):
     first = features(*options, "--shard", "2/2")
     assert first.exit_code == 0, first.output
     assert first.stdout.splitlines() == [
-        "train: 2 of 4 parts are there",
-        "train at speed 0.9: 2 of 4 parts are there",
-        "dev: 0 of 1 parts are there",
-        "again: 0 of 1 parts are there",
+        "train: 2 of 4 parts",
+        "train at speed 0.9: 2 of 4 parts",
+        "dev: 0 of 1 part",
+        "again: 0 of 1 part",
     ]
     second = features(*options, "--shard", "1/2")
     assert second.stdout.splitlines() == [
-        "train: 4 of 4 parts are there",
-        "train at speed 0.9: 4 of 4 parts are there",
-        "dev: 1 of 1 parts are there",
-        "again: 1 of 1 parts are there",
+        "train: 4 of 4 parts",
+        "train at speed 0.9: 4 of 4 parts",
+        "dev: 1 of 1 part",
+        "again: 1 of 1 part",
     ]
     assert features(*options).stderr == "", "nothing is left to do"
     recipe = toy.recipe(tmp_path / "exp", f"data.features={tmp_path / 'f'}", *options, "training.epochs=1")
