@@ -106,10 +106,12 @@ def write_part(
 
 def read_parts(folder: Path) -> Sequence[Part]:
     """All parts of a store, in order. Raises DataError if one is missing or damaged, or if there are none."""
-    counts = {path.stem.partition("-of-")[2] for path in folder.glob("[0-9]*-of-*.json")}
-    if len(counts) != 1 or not next(iter(counts)).isdigit():
-        raise DataError(f"{folder}: no usable feature store (parts of {len(counts)} divisions lie in it)")
-    count = int(next(iter(counts)))
+    counts = {path.stem.partition("-of-")[2] for path in folder.glob("[0-9]*-of-[0-9]*[0-9].json")}
+    if not counts:
+        raise DataError(f"{folder}: no feature store (there are no parts of one, files such as {stem(0, 1)}.json)")
+    if len(counts) > 1:
+        raise DataError(f"{folder}: no usable feature store (there are parts of {' and of '.join(sorted(counts))})")
+    count = int(counts.pop())
     parts = [read_part(folder, number, count) for number in range(count)]
     missing = [f"{number}" for number, part in enumerate(parts) if part is None]
     if missing:

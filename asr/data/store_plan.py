@@ -194,7 +194,7 @@ def _report(parts: Sequence[Part], seconds: float) -> None:
     failed = {id: reason for part in parts for id, reason in part.failed.items()}
     rate = frames / seconds if seconds > 0 else 0.0
     print(
-        f"features: {total - len(failed)} of {total} utterances, {frames} frames in {seconds:.1f} s"
+        f"features: {total - len(failed)} of {counted(total, 'utterance')}, {frames} frames in {seconds:.1f} s"
         f" ({rate:.0f} frames/s), {len(failed)} failed",
         file=sys.stderr,
     )

@@ -168,6 +168,15 @@ def test_what_another_has_in_hand_is_waited_for_and_taken_over_if_it_dies(tmp_pa
     assert len(files(plan.folder)) == 10
 
 
+def test_what_is_no_store_or_two_is_refused(tmp_path, nine):
+    with pytest.raises(DataError, match=r"no feature store \(there are no parts of one"):
+        FeatureStore(tmp_path)
+    store = FeatureStore.build(tmp_path / "f", nine, CONFIG)
+    (store.folder / "00000-of-00002.json").write_text("{}")
+    with pytest.raises(DataError, match="there are parts of 00002 and of 00005"):
+        FeatureStore(store.folder)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="no such locks")
 def test_a_lock_is_one_process_s_and_gone_afterwards(tmp_path):
     lock = tmp_path / "lock"
