@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.attention.masks import zero_padding
+from asr.attention.masks import frame_mask, zero_padding
 from asr.encoder.config import ConvFrontendConfig, FrontendConfig
 
 
@@ -53,11 +53,13 @@ class ConvFrontend(nn.Module):
         self.project = nn.Linear(channels * features, dim)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        for convolution in self.convolutions:
-            x = x if x.dim() == 4 else x[:, None]
-            keep = torch.arange(x.shape[2], device=x.device) < lengths[:, None]
-            x = F.relu(convolution(x.masked_fill(~keep[:, None, :, None], 0.0)))
-            lengths = -(-lengths // 2)
+        # Channels beside each other in memory: on CPUs torch's convolutions and their gradients take half the time.
+        x = zero_padding(x, lengths)[:, None].to(memory_format=torch.channels_last)
+        for number, convolution in enumerate(self.convolutions, 1):
+            x, lengths = convolution(x), -(-lengths // 2)
+            if number < self.steps:
+                x = x.mul_(frame_mask(lengths, x.shape[2])[:, None, :, None])
+            x = F.relu_(x)
         return self.project(x.transpose(1, 2).flatten(2)), lengths
 
     def output_length(self, lengths):  # type: ignore[no-untyped-def]  # an int or a tensor of them

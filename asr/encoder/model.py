@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from asr.attention.masks import zero_padding
 from asr.encoder.bilstm import BilstmEncoder
 from asr.encoder.config import BilstmConfig, ModelConfig
 from asr.encoder.frontend import build_frontend
@@ -50,7 +49,7 @@ class CtcModel(nn.Module):
         What stands in `features` past a row's length, NaN included, has no influence on real frames.
         """
         if features.shape[1]:
-            x, lengths = self.frontend(zero_padding(features, lengths), lengths)
+            x, lengths = self.frontend(features, lengths)
             x = self.encoder(x, lengths, after)
         else:  # which convolutions and recurrences refuse
             x = features.new_zeros(*([len(after)] if after else []), features.shape[0], 0, self.encoder.width)
