@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asr.data.feasible import required_frames
+from asr.upload import upload
 
 
 def ctc_losses(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], blank: int = 0) -> Tensor:
@@ -22,14 +23,14 @@ def ctc_losses(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], bla
 
     Args:
         log_probs: (batch, time, tokens), natural log.
-        lengths: (batch,) real frames of each row.
+        lengths: (batch,) real frames of each row; on the host, where they are looked at.
         targets: token ids of each row, without blank.
 
     Raises:
         ValueError: a target holds the blank or an id outside the table, or needs more frames than its row has (such
             utterances are filtered before training, where their ids are known).
     """
-    tokens = log_probs.shape[-1]
+    tokens, lengths = log_probs.shape[-1], lengths.cpu()
     for row, (target, frames) in enumerate(zip(targets, lengths.tolist(), strict=True)):
         if any(not 0 <= t < tokens or t == blank for t in target):
             raise ValueError(f"row {row}: target ids must lie in 0..{tokens - 1} and differ from the blank id {blank}")
@@ -38,9 +39,9 @@ def ctc_losses(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], bla
     if not log_probs.numel():  # torch refuses it
         return log_probs.sum((1, 2)) * 0.0
     log_probs = log_probs.to(torch.promote_types(log_probs.dtype, torch.float32))
-    flat = torch.tensor([t for target in targets for t in target], dtype=torch.long, device=log_probs.device)
-    sizes = torch.tensor([len(t) for t in targets], dtype=torch.long, device=log_probs.device)
-    return F.ctc_loss(log_probs.transpose(0, 1), flat, lengths.to(log_probs.device), sizes, blank, reduction="none")
+    flat = upload(torch.tensor([t for target in targets for t in target], dtype=torch.long), log_probs.device)
+    sizes = torch.tensor([len(t) for t in targets], dtype=torch.long)
+    return F.ctc_loss(log_probs.transpose(0, 1), flat, lengths, sizes, blank, reduction="none")
 
 
 def ctc_loss_sum(log_probs: Tensor, lengths: Tensor, targets: list[list[int]], blank: int = 0) -> Tensor:

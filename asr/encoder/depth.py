@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from asr.upload import upload
+
 
 class StochasticDepth(nn.Module):
     """Huang et al., "Deep Networks with Stochastic Depth", 2016: in training a residual branch is left out for an
@@ -25,7 +27,7 @@ class StochasticDepth(nn.Module):
         if not self.training or self.p == 0.0:
             return x
         keep = torch.rand(len(x), device="cpu") >= self.p  # on the CPU: the same draws wherever x lies
-        return x * (keep / (1 - self.p)).to(x).view(-1, *[1] * (x.dim() - 1))
+        return x * upload((keep / (1 - self.p)).to(x.dtype), x.device).view(-1, *[1] * (x.dim() - 1))
 
 
 def passed_by(p: float) -> bool:

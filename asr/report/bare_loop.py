@@ -42,7 +42,7 @@ class BareLoop:
                         batch.features,
                         batch.lengths,
                         torch.tensor([t for target in batch.targets for t in target], device=device),
-                        torch.tensor([len(target) for target in batch.targets], device=device),
+                        torch.tensor([len(target) for target in batch.targets]),
                     )
                     for batch in batches
                 ]

@@ -143,6 +143,7 @@ def _take_turns(
 
         first, second = (ours, theirs) if len(turns) % 2 == 0 else (theirs, ours)
         taken = {first: _timed(first, device), second: _timed(second, device)}
+        state.watch.settle()
         parts = {name: seconds - before.get(name, 0.0) for name, seconds in state.watch.seconds.items()}
         padded = sum(_padded(state, group) for group in few)
         rate = gemm_rate(repeats=3, device=device, dtype=dtype)

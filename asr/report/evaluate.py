@@ -194,6 +194,7 @@ def _decode(recogniser: Recogniser, data: LoadedSet) -> Decoded:
         real = torch.arange(log_probs.shape[1], device=lengths.device) < lengths[:, None]
         out.blanks += int(((log_probs.argmax(-1) == recogniser.tokens.blank) & real).sum())
         out.frames += int(lengths.sum())
+    stopwatch.settle()
     out.seconds = stopwatch.seconds["decoding"]
     return out
 

@@ -90,34 +90,27 @@ def _step(group: list[list[int]], state: State) -> None:
     world = state.world
     world.place = f"epoch {counters.epoch + 1}, step {counters.group + 1}"
     seed_draws(state.recipe.seed, counters.epoch, counters.group, world.rank)
-    ids: list[str] = []
-    not_finite: list[str] = []
-    loss_sum, frames, terms = 0.0, 0, dict[str, float]()
+    part, found, frames = world.part(group), list[Losses](), 0
     draws = state.draws(counters.epoch)
-    mine = world.part(group)
-    for number, rows in enumerate(mine, 1):
-        if number == len(mine):
+    for number, rows in enumerate(part, 1):
+        if number == len(part):
             state.exchange.before_last_backward()
         with watch("data"):
             batch = state.train.batch(rows, config.spec_augment, draws, config.views, state.device)
-        lengths = batch.lengths.tolist()
-        with memory_for(batch.ids, lengths, state.recipe):
-            found = _accumulate(batch, divisor, state)
-        for name, values in found.parts.items():
-            terms[name] = terms.get(name, 0.0) + float(values.sum())
-        loss_sum += float(found.total.sum())
-        frames += sum(lengths) // config.views
-        here = [state.train.ids[row] for row in rows]
-        ids += here
-        not_finite += [id for id, loss in zip(here, found.total.tolist(), strict=True) if not math.isfinite(loss)]
+        with memory_for(batch.ids, batch.frames, state.recipe):
+            found.append(_accumulate(batch, divisor, state))
+        frames += sum(batch.frames) // config.views
     spent = state.spent
     if world.size > 1:
         with watch("exchange"):
-            loss_sum, frames, spent, terms = _exchange(state, loss_sum, frames, spent, terms)
+            loss_sum, frames, spent, terms = _exchange(state, *_read(found), frames, spent)
     counters.frames += frames
     with watch("optimiser"):
         state.mixed.unscale(state.optimiser)
-        norm = float(torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.clip))
+        clipped = torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.clip)
+        if world.size == 1:  # all gradients are asked for by now: here a GPU is waited for, and nowhere before
+            loss_sum, terms = _read(found)
+        norm = float(clipped)
         state.schedule.apply(state.optimiser, spent)
         finite = math.isfinite(norm) and math.isfinite(loss_sum)
         overflowed = math.isfinite(loss_sum) and state.mixed.overflowed(norm)
@@ -133,11 +126,21 @@ def _step(group: list[list[int]], state: State) -> None:
     if overflowed:
         counters.overflows += 1
     elif not finite:
-        _skip(state, ids, not_finite)
+        rows = [row for rows in part for row in rows]
+        _skip(state, [state.train.ids[row] for row in rows], [loss for one in found for loss in one.total.tolist()])
+
+
+def _read(found: list[Losses]) -> tuple[float, dict[str, float]]:
+    """The sums of the losses of several batches, and of their terms by name."""
+    terms: dict[str, float] = {}
+    for one in found:
+        for name, values in one.parts.items():
+            terms[name] = terms.get(name, 0.0) + float(values.sum())
+    return sum((float(one.total.sum()) for one in found), 0.0), terms
 
 
 def _exchange(
-    state: State, loss_sum: float, frames: int, spent: float, terms: dict[str, float]
+    state: State, loss_sum: float, terms: dict[str, float], frames: int, spent: float
 ) -> tuple[float, int, float, dict[str, float]]:
     """Gradients, losses and frames of all processes together, and the clock of rank 0, which all rates follow."""
     state.exchange.finish()  # first: what it sends comes in one order with all other messages
@@ -155,18 +158,22 @@ def _accumulate(batch: Batch, divisor: int, state: State) -> Losses:
     return Losses(found.total.detach(), {name: values.detach() for name, values in found.parts.items()})
 
 
-def _skip(state: State, ids: list[str], not_finite: list[str]) -> None:
+def _skip(state: State, ids: list[str], each: list[float]) -> None:
     """Count a step that changed no weight, and name the utterances it came from.
 
     Raises:
         AsrError: it is the last of `training.max_nonfinite` in a row.
     """
     counters, most = state.counters, state.recipe.training.max_nonfinite
-    everywhere = state.world.gather((ids, not_finite))
-    ids, not_finite = ([id for one in everywhere for id in one[i]] for i in (0, 1))
+    everywhere = [pair for pairs in state.world.gather(list(zip(ids, each, strict=True))) for pair in pairs]
+    not_finite = [id for id, loss in everywhere if not math.isfinite(loss)]
     counters.bad_steps += 1
     counters.skipped += 1
-    cause = f"the loss of {' '.join(not_finite)}" if not_finite else f"the gradient of {' '.join(ids)}"
+    cause = (
+        f"the loss of {' '.join(not_finite)}"
+        if not_finite
+        else f"the gradient of {' '.join(id for id, _ in everywhere)}"
+    )
     where = f"epoch {counters.epoch + 1}, step {counters.group}"
     log.warning("%s skipped: %s is not finite", where, cause)
     if counters.bad_steps >= most:
@@ -189,6 +196,7 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
         if world.any(stop.requested):  # the epoch ends again, with a whole validation, when the run is resumed
             state.watch.seconds.pop("validation")
             _interrupt(run, state)
+    state.watch.settle()
     counters.elapsed = world.from_first(lambda: state.elapsed)
     dev_loss = result.loss if result is not None and math.isfinite(result.loss) else math.inf
     best = result is not None and (result.per, dev_loss) < (counters.best_per, counters.best_loss)

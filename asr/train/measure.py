@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,22 +15,46 @@ from torch.profiler import record_function
 
 
 class Stopwatch:
-    """Seconds by name, each stretch closed only when the device has finished its work."""
+    """Seconds by name. On a GPU by its own clock, which reads the time when the work asked for before has been done.
+
+    There nothing waits: a stretch is in `seconds` as soon as the GPU has left it behind, or after `settle`.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[str, float] = defaultdict(float)
+        self._asked: deque[tuple[str, torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def _now(self) -> float:
-        synchronise(self.device)
         return time.perf_counter()
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        start = self._now()
+        gpu = self.device.type == "cuda"
+        start = self._mark() if gpu else self._now()
         with record_function(name):  # so that a profiler knows the parts of a step
             yield
-        self.seconds[name] += self._now() - start
+        if isinstance(start, float):
+            self.seconds[name] += self._now() - start
+        else:
+            self._asked.append((name, start, self._mark()))
+            self._collect()
+
+    def settle(self) -> None:
+        """Wait until every stretch is in `seconds`."""
+        if self._asked:
+            self._asked[-1][-1].synchronize()
+            self._collect()
+
+    def _mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def _collect(self) -> None:
+        while self._asked and self._asked[0][-1].query():
+            name, start, end = self._asked.popleft()
+            self.seconds[name] += start.elapsed_time(end) / 1000
 
 
 def synchronise(device: torch.device) -> None:

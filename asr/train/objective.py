@@ -36,7 +36,10 @@ def losses(model: CtcModel, batch: Batch, recipe: Recipe, blank: int) -> Losses:
     log_probs, lengths = model(batch.features, batch.lengths, after)
     outputs = log_probs if after else log_probs[None]  # (layers, rows, time, tokens)
     layers = len(outputs)
-    ctc = ctc_losses(outputs.flatten(0, 1), lengths.repeat(layers), batch.targets * layers, blank)
+    known = torch.tensor(
+        [model.output_length(n) for n in batch.frames]
+    )  # `lengths`, without asking the device for them
+    ctc = ctc_losses(outputs.flatten(0, 1), known.repeat(layers), batch.targets * layers, blank)
     ctc = ctc.unflatten(0, (layers, batch.views, -1)).mean(1)
     total, parts = ctc[-1], {"ctc": ctc[-1]}
     if inter:

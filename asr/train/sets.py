@@ -25,6 +25,7 @@ from asr.errors import DataError
 from asr.recipe import Recipe
 from asr.train.config import SpecAugmentConfig
 from asr.train.spec_augment import spec_augment
+from asr.upload import upload
 
 CPU = torch.device("cpu")
 
@@ -33,21 +34,19 @@ CPU = torch.device("cpu")
 class Batch:
     """features (batch, frames, dim), lengths (batch,) in feature frames, and the target ids of every row.
 
+    `frames` are the lengths once more, for the host: to ask a GPU for them is to wait until it has done its work.
     With two `views` the rows are those of all utterances of the first and then all of the second.
     """
 
     ids: list[str]
     features: Tensor
     lengths: Tensor
+    frames: list[int]
     targets: list[list[int]]
     views: int = 1
 
     def to(self, device: torch.device) -> Batch:
-        features, lengths = self.features, self.lengths
-        if device.type == "cuda":  # from pinned memory the copy does not hold up the host
-            features, lengths = features.pin_memory(), lengths.pin_memory()
-        features, lengths = (t.to(device, non_blocking=True) for t in (features, lengths))
-        return replace(self, features=features, lengths=lengths)
+        return replace(self, features=upload(self.features, device), lengths=upload(self.lengths, device))
 
 
 @dataclass
@@ -123,10 +122,12 @@ class LoadedSet:
         ids = [self.ids[row] for row in rows]
         stores = [self.store if augment is None else self._drawn(id, seed) for id in ids]
         features = [self.cmvn.apply(s[i], self.speakers[r]) for s, i, r in zip(stores, ids, rows, strict=True)]
+        frames = [len(x) for x in features] * views
         batch = Batch(
             ids * views,
             pad_sequence(features * views, batch_first=True),
-            torch.tensor([len(x) for x in features] * views),
+            torch.tensor(frames),
+            frames,
             [self.targets[row] for row in rows] * views,
             views,
         )
@@ -135,7 +136,7 @@ class LoadedSet:
             return moved
         places = [f"{seed}/{id}" + (f"/{view}" if view else "") for view in range(views) for id in ids]
         draws = [random.Random(place) for place in places]
-        return replace(moved, features=spec_augment(moved.features, batch.lengths, augment, draws))
+        return replace(moved, features=spec_augment(moved.features, frames, augment, draws))
 
     def _drawn(self, id: str, seed: str) -> FeatureStore:
         """Where the utterance lies at the speed that it gets with this seed."""

@@ -15,20 +15,21 @@ from torch import Tensor
 
 from asr.attention.masks import frame_mask
 from asr.train.config import SpecAugmentConfig
+from asr.upload import upload
 
 
-def spec_augment(x: Tensor, lengths: Tensor, config: SpecAugmentConfig, draws: Sequence[random.Random]) -> Tensor:
-    """(batch, frames, dim) padded with 0, (batch,) → a copy with masks set to each utterance's mean.
+def spec_augment(x: Tensor, frames: Sequence[int], config: SpecAugmentConfig, draws: Sequence[random.Random]) -> Tensor:
+    """(batch, time, dim) padded with 0, real frames of every row → a copy with masks set to each utterance's mean.
 
     All randomness of a row comes from its own of `draws`.
     """
     time, dim = x.shape[1:]
     bands, stretches = [], []
-    for frames, draw in zip(lengths.tolist(), draws, strict=True):
+    for count, draw in zip(frames, draws, strict=True):
         bands.append([_mask(draw, dim, config.freq_width) for _ in range(config.freq_masks)])
-        widest = min(config.time_width, int(frames * config.time_share))
-        stretches.append([_mask(draw, frames, widest) for _ in range(config.time_masks)])
-    lengths = lengths.to(x.device)
+        widest = min(config.time_width, int(count * config.time_share))
+        stretches.append([_mask(draw, count, widest) for _ in range(config.time_masks)])
+    lengths = upload(torch.tensor(frames), x.device)
     hidden = _inside(bands, dim, x.device)[:, None, :] | _inside(stretches, time, x.device)[:, :, None]
     hidden = hidden & frame_mask(lengths, time)[..., None]
     mean = x.sum((1, 2)) / (lengths * dim).clamp(min=1)
@@ -44,6 +45,6 @@ def _mask(draw: random.Random, size: int, widest: int) -> tuple[int, int]:
 
 def _inside(masks: list[list[tuple[int, int]]], size: int, device: torch.device) -> Tensor:
     """(batch, size): whether a place lies in any of the row's masks."""
-    edges = torch.tensor(masks, dtype=torch.long, device=device).view(len(masks), -1, 2)
+    edges = upload(torch.tensor(masks, dtype=torch.long), device).view(len(masks), -1, 2)
     places = torch.arange(size, device=device)
     return ((places >= edges[..., :1]) & (places < edges[..., 1:])).any(1)

@@ -180,6 +180,7 @@ class State:
 
     def resumable_content(self) -> dict[str, Any]:
         """`content`, and what going on needs. Of randomness there is nothing to keep, see `asr.train.draws`."""
+        self.watch.settle()
         training = {
             "optimiser": self.optimiser.state_dict(),
             "schedule": self.schedule.state_dict(),

@@ -25,7 +25,9 @@ def model_of(recipe):
 def batch(views=1):
     torch.manual_seed(1)
     features = torch.randn(2 * views, 30, 16)
-    return Batch(["a", "b"] * views, features, torch.tensor([30, 21] * views), [[1, 2, 2], [3]] * views, views)
+    return Batch(
+        ["a", "b"] * views, features, torch.tensor([30, 21] * views), [30, 21] * views, [[1, 2, 2], [3]] * views, views
+    )
 
 
 def test_plain_ctc_is_plain_ctc(toy, tmp_path):
