@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from asr.kernels import zero_padding
+
+__all__ = ["frame_mask", "zero_padding"]
+
 
 def frame_mask(lengths: Tensor, time: int) -> Tensor:
     """(batch,) → (batch, time) bool, True for real frames.
@@ -14,8 +18,3 @@ def frame_mask(lengths: Tensor, time: int) -> Tensor:
         [[True, True, False], [False, False, False]]
     """
     return torch.arange(time, device=lengths.device) < lengths[:, None]
-
-
-def zero_padding(x: Tensor, lengths: Tensor) -> Tensor:
-    """(batch, time, dim) with every frame past its row's length set to 0, whatever stood there (also NaN)."""
-    return x.masked_fill(~frame_mask(lengths, x.shape[1])[..., None], 0.0)

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.kernels import dropout
+
 
 class Dropout(nn.Module):
     """Srivastava et al. 2014: in training each element becomes 0 with probability p, the others grow by 1 / (1 − p)."""
@@ -23,12 +25,5 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.p)
-        return x * keep_mask(x, self.p)
-
-
-def keep_mask(x: Tensor, p: float) -> Tensor:
-    """A tensor like x of zeros (share p, to the nearest 1/256) and 1 / (1 − p), from torch's global generator."""
-    dropped = min(255, max(1, round(p * 256)))
-    draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
-    keep = draws.view(torch.uint8)[: x.numel()].view(x.shape) >= dropped
-    return keep.to(x.dtype).mul_(256 / (256 - dropped))
+        draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
+        return dropout(x, draws, min(255, max(1, round(self.p * 256))))

@@ -55,12 +55,13 @@ class ConvFrontend(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         # Channels beside each other in memory: on CPUs torch's convolutions and their gradients take half the time.
         x = zero_padding(x, lengths)[:, None].to(memory_format=torch.channels_last)
-        for number, convolution in enumerate(self.convolutions, 1):
+        for number, convolution in enumerate(self.convolutions):
+            if number:
+                # Outside autograd: where this makes x 0, the ReLU lets no gradient through.
+                x.detach().mul_(frame_mask(lengths, x.shape[2])[:, None, :, None].to(x.dtype))
+                x = F.relu_(x)
             x, lengths = convolution(x), -(-lengths // 2)
-            if number < self.steps:
-                x = x.mul_(frame_mask(lengths, x.shape[2])[:, None, :, None])
-            x = F.relu_(x)
-        return self.project(x.transpose(1, 2).flatten(2)), lengths
+        return self.project(F.relu_(x.transpose(1, 2).flatten(2))), lengths
 
     def output_length(self, lengths):  # type: ignore[no-untyped-def]  # an int or a tensor of them
         for _ in range(self.steps):

@@ -6,18 +6,22 @@ Every op is one function. It picks its implementation by where its inputs lie an
 
 from asr.kernels.backend import prepare
 from asr.kernels.causal import causal_linear_attention, causal_linear_step
+from asr.kernels.dropout import dropout
 from asr.kernels.features import FEATURE_MAPS, rotary_table
 from asr.kernels.gated import gated_linear_attention
 from asr.kernels.linear import linear_attention
 from asr.kernels.lsh import lsh_attention
+from asr.kernels.padding import zero_padding
 
 __all__ = [
     "FEATURE_MAPS",
     "causal_linear_attention",
     "causal_linear_step",
+    "dropout",
     "gated_linear_attention",
     "linear_attention",
     "lsh_attention",
     "prepare",
     "rotary_table",
+    "zero_padding",
 ]

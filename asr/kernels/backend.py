@@ -77,6 +77,11 @@ def prepare() -> None:
         build.load_cuda()
 
 
+def on_cpu(x: Tensor) -> bool:
+    """Whether C++ computes a helper of this tensor, one that `ASR_KERNELS` never demands: PyTorch does it elsewhere."""
+    return x.device.type == "cpu" and choice() in ("auto", "cpp") and _active("cpu", torch.float32, "auto")
+
+
 def compiled(*tensors: Tensor, cuda: bool = True, cpp: bool = True) -> bool:
     """Whether the compiled implementation computes these. Builds it at the first call that could use it.
 

@@ -14,10 +14,10 @@ KINDS = {  # the first pattern that fits an operator's name says its kind
     "dropout": r"dropout|random_|bernoulli",
     "products": r"aten::(addmm|mm|bmm|baddbmm|addbmm|dot|mv|addmv|_scaled_mm)$|mkldnn_linear|linear_pointwise",
     "convolutions": r"conv",
-    "mixer ops": r"asr::|asr_|scaled_dot_product|flash_attention|efficient_attention|rnn|lstm",
+    "mixer ops": r"asr(::|_)(?!zero_padding)|scaled_dot_product|flash_attention|efficient_attention|rnn|lstm",
     "CTC": r"ctc|log_softmax|LogSoftmax",
     "norms": r"layer_norm|rms_norm",
-    "element by element, copies": r"aten::|triton|Compiled",
+    "element by element, copies": r"aten::|zero_padding|triton|Compiled",
 }
 WHOLE = "asr: profiled"
 SCOPES = {"data": "data", "optimiser": "clip and optimiser"}  # all that runs within these parts of a step
@@ -26,10 +26,11 @@ HEAVY = ("products", "convolutions", "mixer ops")  # what a model computes; the 
 ALL = (*KINDS, *SCOPES.values(), REST)
 
 
-def operator_seconds(run: Callable[[], object], device: torch.device) -> dict[str, float]:
+def operator_seconds(run: Callable[[], object], device: torch.device, alone: float | None = None) -> dict[str, float]:
     """Seconds by kind, one for each of `ALL`: on a GPU of its kernels, whose idle time is the rest; else of the host.
 
-    The profiler adds a microsecond or two to each of some thousand operators a step.
+    alone: seconds that `run` takes without a profiler, which adds a microsecond or two to each of some thousand
+        operators a step and most of that to the rest; the rest is then what remains of these.
     """
     gpu = device.type == "cuda"
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it tells stderr that it starts, and that there is no GPU
@@ -47,7 +48,8 @@ def operator_seconds(run: Callable[[], object], device: torch.device) -> dict[st
         if event.name == WHOLE:
             total = event.cpu_time_total / 1e6
         seconds[_kind(event)] += (event.self_device_time_total if gpu else event.self_cpu_time_total) / 1e6
-    seconds[REST] += total - sum(seconds.values())
+    others = sum(seconds.values()) - seconds[REST]
+    seconds[REST] = max(0.0, (alone or total) - others)
     return seconds
 
 
