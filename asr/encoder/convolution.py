@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.masks import zero_padding
+from asr.kernels import depthwise_convolution
 
 
 class GatedConvolution(nn.Module):
@@ -32,34 +33,30 @@ class GatedConvolution(nn.Module):
         super().__init__()
         self.causal = causal
         self.gate = nn.Linear(dim, 2 * dim)
-        # A 2-D convolution of height 1: on CPUs torch's 1-D depth-wise convolution is several times slower.
-        padding = 0 if causal else kernel // 2
-        self.depthwise = nn.Conv2d(dim, dim, (1, kernel), padding=(0, padding), groups=dim)
+        self.depthwise = nn.Conv2d(dim, dim, (1, kernel), groups=dim)  # holds the weights
         self.norm = nn.LayerNorm(dim)
         self.output = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         x = zero_padding(F.glu(self.gate(x), dim=-1), lengths)  # a bias must not reach real frames from the padding
-        return self._convolve(F.pad(x, (0, 0, self._past, 0)))
+        kernel = self.depthwise.kernel_size[1]
+        return self._convolve(x, *((kernel - 1, 0) if self.causal else (kernel // 2, kernel // 2)))
 
     def initial_state(self, batch: int) -> Tensor:
         """The gated frames before the next one, (batch, kernel − 1, dim): silence before the first frame."""
         if not self.causal:
             raise ValueError("a convolution that sees later frames cannot stream; it is causal where every mixer is")
-        return self.output.weight.new_zeros(batch, self._past, self.output.in_features)
+        return self.output.weight.new_zeros(batch, self.depthwise.kernel_size[1] - 1, self.output.in_features)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The next frames, (batch, time, dim), any number of them → the same shape, and the state after them."""
         seen = torch.cat([state, F.glu(self.gate(x), dim=-1).to(state.dtype)], dim=1)
-        return self._convolve(seen), seen[:, x.shape[1] :].clone()  # a view would hold on to the whole piece
+        return self._convolve(seen, 0, 0), seen[:, x.shape[1] :].clone()  # a view would hold on to the whole piece
 
-    @property
-    def _past(self) -> int:
-        """Frames that the convolution wants before the first one."""
-        return self.depthwise.kernel_size[1] - 1 if self.causal else 0
-
-    def _convolve(self, x: Tensor) -> Tensor:
-        if x.shape[1] == self._past:  # no frame: torch refuses inputs shorter than the kernel
+    def _convolve(self, x: Tensor, left: int, right: int) -> Tensor:
+        """`left`, `right`: frames of silence before and after x."""
+        kernel = self.depthwise.kernel_size[1]
+        if x.shape[1] + left + right < kernel or not x.shape[1]:  # no frame comes out
             return x[:, :0]
-        x = self.depthwise(x.transpose(1, 2)[:, :, None]).squeeze(2).transpose(1, 2)
+        x = depthwise_convolution(x, self.depthwise.weight.flatten(1), self.depthwise.bias, left, right)
         return self.output(F.silu(self.norm(x)))

@@ -6,6 +6,7 @@ Every op is one function. It picks its implementation by where its inputs lie an
 
 from asr.kernels.backend import prepare
 from asr.kernels.causal import causal_linear_attention, causal_linear_step
+from asr.kernels.depthwise import depthwise_convolution
 from asr.kernels.dropout import dropout
 from asr.kernels.features import FEATURE_MAPS, rotary_table
 from asr.kernels.gated import gated_linear_attention
@@ -17,6 +18,7 @@ __all__ = [
     "FEATURE_MAPS",
     "causal_linear_attention",
     "causal_linear_step",
+    "depthwise_convolution",
     "dropout",
     "gated_linear_attention",
     "linear_attention",

@@ -30,6 +30,8 @@ def count_flops(run: Callable[[], object]) -> int:
 def _formulas() -> dict[Any, Callable[..., int]]:
     ours, aten = torch.ops.asr, torch.ops.aten
     return {
+        ours.depthwise_convolution: _depthwise,
+        ours.depthwise_convolution_backward: lambda dout, x, weight, *_, **__: 2 * 2 * prod(dout) * weight[1],
         ours.linear_attention: _linear,
         ours.linear_attention_backward: lambda dout, q, k, v, *_, **__: 2 * _linear(q, k, v),
         ours.causal_linear_attention: _linear,
@@ -54,6 +56,10 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 def _linear(q: Shape, k: Shape, v: Shape, *_: Any, **__: Any) -> int:
     """k vᵀ into the state and the state times q: (batch, time, heads, features) and (…, width)."""
     return 4 * prod(q) * v[3]
+
+
+def _depthwise(x: Shape, weight: Shape, *_: Any, out_shape: Shape, **__: Any) -> int:
+    return 2 * prod(out_shape) * weight[1]
 
 
 def _lsh(qk: Shape, v: Shape, rounds: int, size: int) -> int:
