@@ -1,4 +1,4 @@
-"""Attention ops with a pure-PyTorch implementation that defines them and, most of them, a compiled one (csrc/).
+"""Attention ops, and what stands beside them in every block; defined in PyTorch, most of them also compiled.
 
 Every op is one function. It picks its implementation by where its inputs lie and what `ASR_KERNELS` says (see
 `backend`), has gradients, and traces under `torch.compile` and export. Nothing here knows speech.

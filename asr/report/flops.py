@@ -1,4 +1,4 @@
-"""Floating point operations of a step: what torch's counter knows, and formulas for the ops that it does not.
+"""Floating point operations of a step: what torch's counter knows, and formulas for what it does not or gets wrong.
 
 Matrix products, convolutions and attention count, a multiplication and an addition as two; everything element by
 element does not, nor does the CTC loss. Padding counts, since it is computed. A linear op counts as its recurrence,
@@ -42,6 +42,7 @@ def _formulas() -> dict[Any, Callable[..., int]]:
         ours.lsh_attention_backward: lambda dout, qk, v, lengths, out, lse, order, size, *_, **__: (
             2 * _lsh(qk, v, order[2], size)
         ),
+        aten.convolution_backward: _convolution_backward,
         aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
         aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda dout, q, k, v, *_, **__: (
             sdpa_backward_flop_count(dout, q, k, v)
@@ -56,6 +57,12 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 def _linear(q: Shape, k: Shape, v: Shape, *_: Any, **__: Any) -> int:
     """k vᵀ into the state and the state times q: (batch, time, heads, features) and (…, width)."""
     return 4 * prod(q) * v[3]
+
+
+def _convolution_backward(dout: Shape, x: Shape, weight: Shape, *more: Any, **__: Any) -> int:
+    """Of x and of weight (out, in of a group, …), if wanted; torch's formula takes no account of groups."""
+    wanted = more[-1]
+    return 2 * prod(dout) * prod(weight[1:]) * (wanted[0] + wanted[1])
 
 
 def _depthwise(x: Shape, weight: Shape, *_: Any, out_shape: Shape, **__: Any) -> int:

@@ -183,6 +183,9 @@ def test_flops_of_ops_that_torch_does_not_know():
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     assert both(nn.functional.scaled_dot_product_attention, q, k, v) >= 3 * heads * 4 * 10 * 8
     assert both(nn.Linear(8, 5), torch.randn(3, 8)) == 3 * 2 * 3 * 8 * 5
+    grouped = nn.Conv2d(6, 4, (1, 3), groups=2)
+    x = torch.randn(2, 6, 1, 12)
+    assert both(grouped, x) == 3 * 2 * 2 * 10 * 4 * 3 * 3
     lstm = BilstmEncoder(BilstmConfig(layers=1, hidden=6), 8)
     assert both(lambda x: lstm(x, torch.tensor([10, 7])), torch.randn(2, 10, 8)) == 3 * 2 * 20 * 2 * 24 * (8 + 6)
 
