@@ -92,10 +92,10 @@ class TrialModel:
             self._start()
         for shape in shapes:
             views = self.recipe.training.views
-            lengths = torch.tensor(shape.lengths * views)
-            size = (len(lengths), max(shape.lengths), self.recipe.features.dim)
+            frames = shape.lengths * views
+            size = (len(frames), max(frames), self.recipe.features.dim)
             features = torch.randn(size, generator=torch.Generator().manual_seed(0))
-            batch = Batch([], features, lengths, shape.targets * views, views).to(self.device)
+            batch = Batch([], features, torch.tensor(frames), frames, shape.targets * views, views).to(self.device)
             with self.mixed.forward():
                 found = losses(self.model, batch, self.recipe, self.blank)
             self.mixed.backward(found.total.sum() / max(1, reference_tokens(shape.targets)))
