@@ -124,15 +124,15 @@ def test_decoding_takes_it_and_results_say_so(averaged):
 def test_another_number_can_be_averaged_later(averaged, tmp_path):
     for file in averaged.glob("epoch-*.pt"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    assert average_experiment(tmp_path, 1, "last") == "average of epochs 4"
+    assert average_experiment(tmp_path, 1, "last") == "average of epoch 4"
     pers = {n: load_checkpoint(epoch_file(tmp_path, n))["dev_per"] for n in (3, 4)}
-    assert average_experiment(tmp_path, 1, "best") == f"average of epochs {min(pers, key=pers.get)}"
+    assert average_experiment(tmp_path, 1, "best") == f"average of epoch {min(pers, key=pers.get)}"
     result = CliRunner().invoke(app, ["average", str(tmp_path), "--last", "2"])
     assert (result.exit_code, result.output) == (0, f"{tmp_path / 'averaged.pt'}: average of epochs 3, 4\n")
     left, right = (load_checkpoint(folder / "averaged.pt")["model"] for folder in (tmp_path, averaged))
     assert all(torch.equal(value, right[name]) for name, value in left.items())
     assert CliRunner().invoke(app, ["average", str(tmp_path)]).exit_code == 2
-    with pytest.raises(DataError, match=r"has the weights of 2 epochs, not 3; train with training\.average="):
+    with pytest.raises(DataError, match=r"has the weights of 2 epochs, not of 3; train with training\.average="):
         average_experiment(tmp_path, 3, "best")
 
 
