@@ -94,7 +94,7 @@ def test_memories_start_spread_and_keep_their_digits():
 @pytest.mark.parametrize(
     ("decay", "message"),
     [
-        ([0.5], "1 values for 2 heads"),
+        ([0.5], "1 value for 2 heads"),
         ([0.5, 1.0], "between 0 and 1, got 1.0; kind: linear"),
         ([0.0, 0.5], "between 0 and 1"),
     ],
