@@ -113,9 +113,10 @@ def _hint(place: schema.Place, node: Node) -> str | None:
         return None if place.required else f"{below}leave the key out to get its default"
     if schema.sections(place.annotation) and re.match(r"\w+( =|:\S)", text):
         return "a key, a colon, a space and a value are due"
-    if dict in map(get_origin, types):
+    origins = [get_origin(t) for t in types]
+    if dict in origins:
         return f"write {{{place.keys[-1]}: {text}}}"
-    if list in map(get_origin, types) and int not in types:
+    if list in origins and int not in types:
         return f"write [{text}]"
     if bool in types:
         words = {"true": ("yes", "on", "true", "1"), "false": ("no", "off", "false", "0")}
