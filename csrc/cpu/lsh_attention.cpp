@@ -14,6 +14,7 @@
 
 #include "lsh_chunk.h"
 #include "lsh_hash.h"
+#include "lsh_inputs.h"
 
 namespace asr {
 namespace {
@@ -127,12 +128,7 @@ struct Running {
 
 std::tuple<Tensor, Tensor, Tensor> forward(
     Tensor qk, Tensor v, Tensor lengths, Tensor rotation, int64_t bucket_size, bool causal) {
-  STD_TORCH_CHECK(
-      rotation.dim() == 3 && qk.dim() == 4 && rotation.size(1) == qk.size(3), "rotation: (rounds, dim, columns)");
-  const ScalarType type = rotation.scalar_type();
-  STD_TORCH_CHECK(
-      type == ScalarType::Float || type == ScalarType::BFloat16 || type == ScalarType::Half,
-      "rotation: float32, bfloat16 or float16");
+  check_lsh_forward(qk, v, lengths, rotation, bucket_size);
   const Problem p(qk, v, lengths, rotation.size(0), bucket_size, causal, false);
   const Hash hash(rotation, p.qk.dim, p.time, p.size);
   Tensor out = torch::stable::new_empty(v, {p.qk.batch, p.time, p.qk.heads, p.v.dim});
@@ -272,20 +268,8 @@ struct Gradients {
 std::tuple<Tensor, Tensor> backward(
     Tensor dout, Tensor qk, Tensor v, Tensor lengths, Tensor out, Tensor lse, Tensor order, int64_t bucket_size,
     bool causal) {
-  STD_TORCH_CHECK(
-      order.dim() == 4 && order.scalar_type() == ScalarType::Int && order.is_contiguous(),
-      "order: (batch, heads, rounds, time) int32, contiguous");
-  check_rows(qk, qk, v, lengths);
-  check_rows(v, v, dout, lengths);
-  check_rows(v, v, out, lengths);
-  STD_TORCH_CHECK(dout.size(3) == v.size(3) && out.size(3) == v.size(3), "out and its gradient: the shape of v");
+  check_lsh_backward(dout, qk, v, lengths, out, lse, order, bucket_size);
   const Problem p(qk, v, lengths, order.size(2), bucket_size, causal, true);
-  STD_TORCH_CHECK(
-      order.size(0) == p.qk.batch && order.size(1) == p.qk.heads && order.size(3) == p.time, "order: wrong shape");
-  STD_TORCH_CHECK(
-      lse.dim() == 3 && lse.size(0) == p.qk.batch && lse.size(1) == p.qk.heads && lse.size(2) == p.time &&
-          lse.scalar_type() == ScalarType::Float && lse.is_contiguous(),
-      "lse: (batch, heads, time) float32, contiguous");
   Tensor dqk = torch::stable::new_empty(qk, qk.sizes()), dv = torch::stable::new_empty(v, v.sizes());
   const Rows from(dout), result(out), to_qk(dqk), to_v(dv);
 

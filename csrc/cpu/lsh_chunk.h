@@ -37,7 +37,7 @@ struct Problem {
   Problem(
       const Tensor& qk, const Tensor& v, const Tensor& lengths, int64_t rounds, int64_t size, bool causal,
       bool backward)
-      : qk((check(qk, v, lengths, rounds, size), qk)), v(v),
+      : qk(qk), v(v),
         lengths(lengths.const_data_ptr<int64_t>()),
         rounds(rounds),
         size(std::min(size, std::max<int64_t>(1, this->qk.time))),
@@ -49,12 +49,6 @@ struct Problem {
         causal(causal), backward(backward),
         inside(heads < torch::stable::get_num_threads()),
         scale(1 / std::sqrt(static_cast<float>(this->qk.dim))) {}
-
-  static void check(const Tensor& qk, const Tensor& v, const Tensor& lengths, int64_t rounds, int64_t size) {
-    check_rows(qk, qk, v, lengths);
-    STD_TORCH_CHECK(size > 0 && rounds > 0, "bucket_size and rounds: at least 1");
-    STD_TORCH_CHECK(qk.size(1) < kNever, "more frames than 32 bits count");
-  }
 
   // Calls f(first, last) for the heads of each thread; f is alone where the threads work inside a head.
   template <typename F>

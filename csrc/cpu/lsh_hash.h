@@ -25,7 +25,6 @@ class Hash {
         size_(size),
         columns_(std::min({rotation.size(2), kMaxColumns, (time + 2 * size - 1) / (2 * size)})),
         across_(rounds * columns_ * dim) {
-    STD_TORCH_CHECK(columns_ > 0 || time <= size, "rotation: no columns");
     const Tensor four = torch::stable::unsqueeze(rotation, 2);
     Rows rows(four);
     rows.dim = columns_;

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(Shape<L>::threads, 2) gradient(Problem p, Grad
   alignas(32) __shared__ float operands[2 * S::operand], c[L * S::ldl], powers[kMaxSegment + 1];
   __shared__ double rows[L];
   float *a = operands, *b = operands + S::operand;
-  const int64_t tiles = (p.time + L - 1) / L, t0 = blockIdx.x % tiles * L, half = p.dim / 2;
+  const int64_t tiles = p.tiles(L), t0 = blockIdx.x % tiles * L, half = p.dim / 2;
   const Segment at(p, blockIdx.x / tiles, t0 / p.segment, s.backwards, powers);
   const Features<type> x(p, s.x, at.b, at.h, at.stop), other(p, s.other, at.b, at.h, at.stop);
   const View<type> u(s.u, at.b, at.h, at.stop, p.width), values(s.values, at.b, at.h, at.stop, p.width);

@@ -137,35 +137,6 @@ struct Mix {
   float *inverse, *pull;
 };
 
-// Scores of a tile of frames against another: c[i][j] = x_i · other_j, `width` columns of both.
-template <int L, typename Total, typename F, typename G>
-__device__ inline void score(float* c, float* a, float* b, int64_t width, const F& own, const G& other) {
-  typedef Shape<L> S;
-  Total sum;
-  sum.clear();
-  for (int64_t d0 = 0; d0 < width; d0 += S::K) {
-    fill<L, L, S::K>(a, S::ldk, [&](int i, int j) { return own(i, d0 + j); });
-    fill<L, L, S::K>(b, S::ldk, [&](int i, int j) { return other(i, d0 + j); });
-    __syncthreads();
-    sum.template add<false, true>(a, S::ldk, b, S::ldk, L, L);
-    __syncthreads();
-  }
-  sum.store(c);
-  __syncthreads();
-}
-
-// sum += c rows, where c (L x L) are scores and rows(j, column) those of the other tile.
-template <int L, typename Total, typename F>
-__device__ inline void weigh(Total& sum, const float* c, float* b, int64_t columns, const F& rows) {
-  typedef Shape<L> S;
-  for (int j0 = 0; j0 < L; j0 += S::K) {
-    fill<L, S::K, L>(b, S::ldl, [&](int i, int j) { return rows(j0 + i, j); });
-    __syncthreads();
-    sum.template add<false, false>(c + j0, S::ldl, b, S::ldl, L, columns);
-    __syncthreads();
-  }
-}
-
 // y of a tile of frames, or dv. blockIdx.x: head and tile, blockIdx.y: columns.
 // L = 64: 256 threads, at most 128 registers; shared: operands 18 KB, scores 17 KB, powers 2 KB, rows 0.5 KB.
 template <Type type, int L>
@@ -173,7 +144,7 @@ __global__ void __launch_bounds__(Shape<L>::threads, 2) mix(Problem p, Mix s) {
   typedef Shape<L> S;
   typedef Sum<L, tensor_cores<type>> Total;
   alignas(32) __shared__ float a[S::operand], b[S::operand], c[L * S::ldl], powers[kMaxSegment + 1], den[L], dot[L];
-  const int64_t tiles = (p.time + L - 1) / L, t0 = blockIdx.x % tiles * L;
+  const int64_t tiles = p.tiles(L), t0 = blockIdx.x % tiles * L;
   const Segment at(p, blockIdx.x / tiles, t0 / p.segment, s.backwards, powers);
   const Features<type> x(p, s.x, at.b, at.h, at.stop), other(p, s.other, at.b, at.h, at.stop);
   const View<type> values(s.values, at.b, at.h, at.stop, p.width), to(s.to, at.b, at.h, p.time, p.width);

@@ -1,16 +1,12 @@
-// The CUDA side of the ops: checks, memory, device and stream. Plain C++; the kernels are in the .cu files.
+// The CUDA side of linear attention's ops: checks and memory. Plain C++; the kernels are in the .cu files.
 
 #include <optional>
 #include <string>
 #include <tuple>
 
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
 
-#include "../cpu/rows.h"
-#include "problem.h"
+#include "device.h"
 
 namespace asr::cuda {
 namespace {
@@ -24,10 +20,6 @@ FeatureMap feature_map(const std::string& name) {
   return FeatureMap::kIdentity;
 }
 
-Rows rows(const Tensor& t) {
-  return {t.data_ptr(), {t.stride(0), t.stride(1), t.stride(2), t.stride(3)}};
-}
-
 const float* floats(const Optional& t) { return t ? t->const_data_ptr<float>() : nullptr; }
 
 State state(const Tensor& kv, const Tensor& ksum) {
@@ -36,59 +28,29 @@ State state(const Tensor& kv, const Tensor& ksum) {
 
 State state(const Optional& kv, const Optional& ksum) { return kv ? state(*kv, *ksum) : State{}; }
 
-// What all ops check; the device of q and its current stream while the op runs.
-class Op {
+// What all ops check.
+class Op : public Device {
  public:
   Problem problem{};
 
   Op(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor* lengths, const Optional& table,
      const Optional& decay, const std::string& map, bool causal, bool normalise, double eps)
-      : device_(q.get_device_index()), guard_(device_), type_(q.scalar_type()) {
+      : Device(q) {
     check_rows(q, k, v, lengths ? *lengths : torch::stable::new_empty(q, {q.size(0)}, ScalarType::Long));
     if (lengths) here({lengths});
     here({&q, &k, &v});
     STD_TORCH_CHECK(q.size(3) > 0 && v.size(3) > 0, "q and v: at least one column");
     for (const Optional* t : {&table, &decay})
       if (*t) here({&**t});
-    problem = {q.size(0), q.size(1), q.size(2), q.size(3), v.size(3), segment_frames(q.size(3), v.size(3), causal),
-               lengths ? lengths->const_data_ptr<int64_t>() : nullptr, floats(table), floats(decay),
+    const Batch batch{q.size(0), q.size(1), q.size(2), q.size(3), v.size(3),
+                      lengths ? lengths->const_data_ptr<int64_t>() : nullptr};
+    problem = {batch, segment_frames(batch.dim, batch.width, causal), floats(table), floats(decay),
                feature_map(map), causal, normalise, static_cast<float>(eps)};
-    STD_TORCH_CHECK(
-        problem.rows() * ((problem.time + kTile - 1) / kTile) < (int64_t{1} << 31) && q.size(3) < 8192 &&
-            v.size(3) < 8192,
-        "more blocks than a GPU can take");
-    STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream(device_, &stream_) == 0, "the GPU has no current stream");
-  }
-
-  // All tensors must lie where q does.
-  void here(std::initializer_list<const Tensor*> tensors) const {
-    for (const Tensor* t : tensors)
-      STD_TORCH_CHECK(t->is_cuda() && t->get_device_index() == device_, "tensors lie on different devices");
+    check_blocks(batch.rows() * batch.tiles(kTile), batch);
   }
 
   int64_t segments() const { return problem.rows() * problem.segments(); }
-
-  // Calls f<dtype>(problem, arguments, stream).
-  template <typename Arguments>
-  void run(
-      const Arguments& arguments, void (*f)(const Problem&, const Arguments&, void*),
-      void (*b)(const Problem&, const Arguments&, void*), void (*h)(const Problem&, const Arguments&, void*)) const {
-    const auto op = type_ == ScalarType::Float ? f : type_ == ScalarType::BFloat16 ? b : h;
-    op(problem, arguments, stream_);
-    const char* failure = last_error();
-    STD_TORCH_CHECK(failure == nullptr, "a CUDA kernel could not be started: ", failure);
-  }
-
- private:
-  int32_t device_;
-  torch::stable::accelerator::DeviceGuard guard_;
-  ScalarType type_;
-  void* stream_ = nullptr;
 };
-
-Tensor empty(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType type = ScalarType::Float) {
-  return torch::stable::new_empty(like, sizes, type);
-}
 
 // States of all segments of all heads; they live as long as this does.
 struct Parts {
@@ -107,7 +69,7 @@ std::tuple<Tensor, Tensor, Tensor> run_forward(
   Tensor kv = empty(v, {p.batch, p.heads, p.dim, p.width}), ksum = empty(v, {p.batch, p.heads, p.dim});
   const Parts parts(v, op);
   const Forward f{rows(q), rows(k), rows(v), rows(out), initial, state(kv, ksum), parts};
-  op.run<Forward>(f, forward<Type::kFloat>, forward<Type::kBFloat16>, forward<Type::kHalf>);
+  op.run<Problem, Forward>(p, f, forward<Type::kFloat>, forward<Type::kBFloat16>, forward<Type::kHalf>);
   return {out, kv, ksum};
 }
 
@@ -121,7 +83,7 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(const Op& op, const Tensor& q, c
   g.dq = rows(dq), g.dk = rows(dk), g.dv = rows(dv), g.parts = parts;
   g.inverse = static_cast<float*>(inverse.data_ptr()), g.pull = static_cast<float*>(pull.data_ptr());
   g.slopes = static_cast<double*>(slopes.data_ptr());
-  op.run<Backward>(g, backward<Type::kFloat>, backward<Type::kBFloat16>, backward<Type::kHalf>);
+  op.run<Problem, Backward>(p, g, backward<Type::kFloat>, backward<Type::kBFloat16>, backward<Type::kHalf>);
   return {dq, dk, dv};
 }
 
@@ -199,7 +161,7 @@ Tensor causal_step(
   check_states(op, decay, kv, ksum);
   Tensor out = torch::stable::new_empty(v, v.sizes());
   const Step s{rows(q4), rows(k4), rows(v4), rows(torch::stable::unsqueeze(out, 1)), state(kv, ksum)};
-  op.run<Step>(s, step<Type::kFloat>, step<Type::kBFloat16>, step<Type::kHalf>);
+  op.run<Problem, Step>(op.problem, s, step<Type::kFloat>, step<Type::kBFloat16>, step<Type::kHalf>);
   return out;
 }
 

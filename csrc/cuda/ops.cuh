@@ -8,7 +8,7 @@ namespace asr::cuda {
 template <Type type, int L>
 struct Ops {
   static dim3 over_tiles(const Problem& p, int64_t columns) {
-    return dim3(static_cast<unsigned>(p.rows() * ((p.time + L - 1) / L)), static_cast<unsigned>(columns));
+    return dim3(static_cast<unsigned>(p.rows() * p.tiles(L)), static_cast<unsigned>(columns));
   }
 
   static int64_t tiles(int64_t columns) { return (columns + L - 1) / L; }

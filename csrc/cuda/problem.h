@@ -26,21 +26,27 @@ struct State {
   float* ksum = nullptr;
 };
 
-struct Problem {
+// Padded rows of `time` frames, of which the first `lengths[b]` are real. Any length is allowed: it is cut to 0 … time.
+struct Batch {
   int64_t batch, time, heads, dim, width;
-  int64_t segment;        // frames whose sum is taken at once
   const int64_t* lengths;
+
+  ASR_SHARED_CODE int64_t rows() const { return batch * heads; }
+  ASR_SHARED_CODE int64_t tiles(int64_t tile) const { return (time + tile - 1) / tile; }
+  ASR_SHARED_CODE int64_t length(int64_t b) const {
+    return lengths[b] < 0 ? 0 : lengths[b] < time ? lengths[b] : time;
+  }
+};
+
+struct Problem : Batch {
+  int64_t segment;        // frames whose sum is taken at once
   const float* table;     // cosines and sines, (time, dim), or null
   const float* decay;     // (heads,) or null
   FeatureMap map;
   bool causal, normalise;
   float eps;
 
-  ASR_SHARED_CODE int64_t rows() const { return batch * heads; }
-  ASR_SHARED_CODE int64_t segments() const { return (time + segment - 1) / segment; }
-  ASR_SHARED_CODE int64_t length(int64_t b) const {
-    return lengths[b] < 0 ? 0 : lengths[b] < time ? lengths[b] : time;
-  }
+  ASR_SHARED_CODE int64_t segments() const { return tiles(segment); }
 };
 
 // Memory that the caller provides; `parts` holds rows() · segments() states, `inverse` and `pull` rows() · time floats:

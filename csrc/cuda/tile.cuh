@@ -144,6 +144,35 @@ __device__ inline void fill(float* to, int ld, const F& f) {
     to[e / columns * ld + e % columns] = f(e / columns, e % columns);
 }
 
+// Scores of a tile of frames against another: c[i][j] = x_i · other_j, `width` columns of both.
+template <int L, typename Total, typename F, typename G>
+__device__ inline void score(float* c, float* a, float* b, int64_t width, const F& own, const G& other) {
+  typedef Shape<L> S;
+  Total sum;
+  sum.clear();
+  for (int d0 = 0; d0 < width; d0 += S::K) {
+    fill<L, L, S::K>(a, S::ldk, [&](int i, int j) { return own(i, d0 + j); });
+    fill<L, L, S::K>(b, S::ldk, [&](int i, int j) { return other(i, d0 + j); });
+    __syncthreads();
+    sum.template add<false, true>(a, S::ldk, b, S::ldk, L, L);
+    __syncthreads();
+  }
+  sum.store(c);
+  __syncthreads();
+}
+
+// sum += c rows, where c (L x L) are scores and rows(j, column) those of the other tile.
+template <int L, typename Total, typename F>
+__device__ inline void weigh(Total& sum, const float* c, float* b, int64_t columns, const F& rows) {
+  typedef Shape<L> S;
+  for (int j0 = 0; j0 < L; j0 += S::K) {
+    fill<L, S::K, L>(b, S::ldl, [&](int i, int j) { return rows(j0 + i, j); });
+    __syncthreads();
+    sum.template add<false, false>(c + j0, S::ldl, b, S::ldl, L, columns);
+    __syncthreads();
+  }
+}
+
 // Over the lanes of a warp, always in the same order; every lane gets the sum.
 __device__ inline float warp_sum(float x) {
   for (int step = 16; step; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
