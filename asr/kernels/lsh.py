@@ -64,7 +64,7 @@ def lsh_attention(
         raise ValueError(f"bucket_size must be at least 1, got {bucket_size}")
     if k is not None and (causal or k.shape != qk.shape):
         raise ValueError(f"k must be {tuple(qk.shape)} as qk, and not causal, got {tuple(k.shape)}, causal={causal}")
-    if k is not None or not compiled(qk, v, cuda=False):
+    if k is not None or not compiled(qk, v):
         return reference(qk, v, lengths, rotation, bucket_size, causal, k)
     qk, v = common(qk, v)
     rotation = rotation.float().contiguous()

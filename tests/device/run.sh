@@ -13,7 +13,8 @@ echo "== building"
 
 echo "== tests"
 "$python" -m pytest -q --maxfail=20 -p no:cacheprovider -k "cuda or test_device" \
-    tests/kernels/test_linear_kernel.py tests/kernels/test_causal_kernel.py tests/device/test_device.py && status=0 || status=$?
+    tests/kernels/test_linear_kernel.py tests/kernels/test_causal_kernel.py tests/kernels/test_lsh_kernel.py \
+    tests/device/test_device.py && status=0 || status=$?
 
 echo "== times"
 "$python" tests/device/timing.py

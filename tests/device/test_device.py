@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import library as torch_library
 
-from asr.kernels import backend, build, causal_linear_attention, linear_attention, rotary_table
+from asr.kernels import backend, build, causal_linear_attention, linear_attention, lsh_attention, rotary_table
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -14,17 +14,27 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.fixture(autouse=True, scope="module")
 def library():
     assert build.load_cuda() is None
+    assert build.load() is None
 
 
 def run(op, q, k, v, lengths, *rest):
     """Output and gradients."""
     q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
     out = op(q, k, v, lengths, *rest)
-    return [out.detach(), *torch.autograd.grad(out, (q, k, v), torch.ones_like(out))]
+    return [out.detach(), *torch.autograd.grad(out, (q, k, v), torch.ones_like(out), materialize_grads=True)]
 
 
 def causal(q, k, v, lengths, table=None, decay=None):
     return causal_linear_attention(q, k, v, lengths, table, decay).out
+
+
+def rotation(q, size=32):
+    columns = -(-q.shape[1] // (2 * size))
+    return torch.randn(4, q.shape[3], columns, generator=torch.Generator().manual_seed(1)).to(q.device)
+
+
+def lsh(q, k, v, lengths, table=None):
+    return lsh_attention(q, v, lengths, rotation(q), 32)
 
 
 def draw(batch, time, heads, dim, width, dtype=torch.float32, device="cuda"):
@@ -33,7 +43,7 @@ def draw(batch, time, heads, dim, width, dtype=torch.float32, device="cuda"):
     return [t.to(device, dtype) for t in tensors]
 
 
-OPS = pytest.mark.parametrize("op", [linear_attention, causal])
+OPS = pytest.mark.parametrize("op", [linear_attention, causal, lsh])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 
 
@@ -61,7 +71,7 @@ def test_at_real_sizes(op, dtype, sizes):
         exact = run(op, q.double(), k.double(), v.double(), lengths)
     tolerance = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}[dtype]
     for a, b in zip(mine, exact, strict=True):
-        assert ((a.double() - b).abs().max() / b.abs().max()).item() < tolerance
+        assert ((a.double() - b).abs().max() / (b.abs().max() + 1e-9)).item() < tolerance
 
 
 @OPS
@@ -132,3 +142,26 @@ def test_opcheck():
     torch_library.opcheck(torch.ops.asr.linear_attention, (q, k, v, lengths, table, "elu", 1e-6))
     arguments = (q, k, v, lengths, table, None, None, None, "elu", True, 1e-6)
     torch_library.opcheck(torch.ops.asr.causal_linear_attention, arguments)
+    torch_library.opcheck(torch.ops.asr.lsh_attention, (q, v, lengths, rotation(q, 8), 8, False))
+
+
+@DTYPES
+def test_lsh_sorts_as_the_processor_does(dtype):
+    """Whole numbers: hashes are exact and often equal."""
+    generator = torch.Generator().manual_seed(0)
+    qk = torch.randint(-1, 2, (2, 5000, 2, 5), generator=generator).to(dtype)
+    turns = torch.randint(-1, 2, (3, 5, 1024), generator=generator).float()
+    lengths = torch.tensor([5000, 1213])
+    here = torch.ops.asr.lsh_attention(qk, qk, lengths, turns, 2, False)[2]
+    there = torch.ops.asr.lsh_attention(*(t.cuda() for t in (qk, qk, lengths, turns)), 2, False)[2].cpu()
+    for row, n in enumerate(lengths.tolist()):
+        assert torch.equal(here[row, ..., :n], there[row, ..., :n])
+
+
+def test_an_order_that_is_none_touches_no_memory():
+    qk, _, v = draw(2, 300, 2, 16, 16)
+    lengths, turns = torch.tensor([300, 100], device="cuda"), rotation(qk)
+    out, lse, order = torch.ops.asr.lsh_attention(qk, v, lengths, turns, 32, False)
+    for wrong in (order + 2**30, -order - 1, order + 1):
+        torch.ops.asr.lsh_attention_backward(v, qk, v, lengths, out, lse, wrong, 32, False)
+    torch.cuda.synchronize()

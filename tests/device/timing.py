@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from asr.kernels import causal_linear_attention, linear_attention, rotary_table
+from asr.kernels import causal_linear_attention, linear_attention, lsh_attention, rotary_table
 
-HEADS = 8
+HEADS, ROUNDS, BUCKET = 8, 4, 32
 SIZES = ((64, 512), (16, 2048), (4, 8192))  # batch, time
 Op = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -35,7 +35,7 @@ def both(op: Op, q: Tensor, k: Tensor, v: Tensor) -> tuple[float, float]:
         forward = milliseconds(lambda: op(q, k, v))
     leaves = [t.detach().requires_grad_() for t in (q, k, v)]
     dout = torch.randn_like(v)
-    return forward, milliseconds(lambda: torch.autograd.grad(op(*leaves), leaves, dout))
+    return forward, milliseconds(lambda: torch.autograd.grad(op(*leaves), leaves, dout, allow_unused=True))
 
 
 def softmax(causal: bool) -> Op:
@@ -53,12 +53,14 @@ def main() -> None:
             for batch, time in SIZES:
                 q, k, v = (torch.randn(batch, time, HEADS, dim, device=device, dtype=dtype) for _ in range(3))
                 lengths = torch.full((batch,), time, device=device)
+                rotation = torch.randn(ROUNDS, dim, min(1024, time // (2 * BUCKET)), device=device)
                 table, decay = rotary_table(time, dim, device=device), torch.full((HEADS,), 0.99, device=device)
                 ops: tuple[Op, ...] = (
                     lambda q, k, v: linear_attention(q, k, v, lengths),  # noqa: B023
                     lambda q, k, v: linear_attention(q, k, v, lengths, table),  # noqa: B023
                     lambda q, k, v: causal_linear_attention(q, k, v, lengths).out,  # noqa: B023
                     lambda q, k, v: causal_linear_attention(q, k, v, lengths, None, decay).out,  # noqa: B023
+                    lambda q, k, v: lsh_attention(q, v, lengths, rotation, BUCKET),  # noqa: B023
                     softmax(False),
                     softmax(True),
                 )
@@ -69,7 +71,7 @@ def main() -> None:
     print("\n".join(lines))
 
 
-NAMES = ("linear", "linear rotary", "causal", "causal decay", "softmax", "softmax causal")
+NAMES = ("linear", "linear rotary", "causal", "causal decay", "LSH-4", "softmax", "softmax causal")
 
 if __name__ == "__main__":
     main()

@@ -33,6 +33,11 @@ template <typename T>
 T min(T a, T b) {
   return b < a ? b : a;
 }
+template <typename T>
+T max(T a, T b) {
+  return a < b ? b : a;
+}
+inline int __popc(unsigned x) { return std::popcount(x); }
 
 namespace emulation {
 
@@ -57,7 +62,7 @@ inline thread_local unsigned block_turn, warp_turn;  // how often this thread wa
 
 struct Warp {
   Barrier barrier;
-  float lanes[32];
+  uint32_t lanes[32];
   explicit Warp(int size) : barrier(size) {}
 };
 
@@ -78,12 +83,28 @@ inline void synchronise(int number) {
   if (number != removed) block->barrier.wait(block_turn);
 }
 
-inline float shuffle(float x, int lane) {
-  warp().lanes[threadIdx.x % 32] = x;
+// f of what all lanes of the warp brought.
+template <typename T, typename F>
+auto exchange(T x, const F& f) {
+  static_assert(sizeof(T) == 4);
+  warp().lanes[threadIdx.x % 32] = std::bit_cast<uint32_t>(x);
   warp().barrier.wait(warp_turn);
-  const float result = warp().lanes[lane];
+  const auto result = f(warp().lanes);
   warp().barrier.wait(warp_turn);
   return result;
+}
+
+template <typename T>
+T shuffle(T x, int lane) {
+  return exchange(x, [&](const uint32_t* lanes) { return std::bit_cast<T>(lanes[lane]); });
+}
+
+inline unsigned match(int x) {
+  return exchange(x, [&](const uint32_t* lanes) {
+    unsigned same = 0;
+    for (int i = 0; i < 32; ++i) same |= static_cast<unsigned>(lanes[i] == static_cast<uint32_t>(x)) << i;
+    return same;
+  });
 }
 
 template <typename Kernel, typename... Arguments>
@@ -109,7 +130,8 @@ void launch(Kernel kernel, dim3 grid, dim3 size, const Arguments&... arguments) 
 
 #define __syncthreads() emulation::synchronise(__COUNTER__)
 #define __syncwarp() emulation::warp().barrier.wait(emulation::warp_turn)
-#define __shfl_xor_sync(mask, x, step) emulation::shuffle(x, static_cast<int>(threadIdx.x % 32) ^ (step))
+#define __shfl_xor_sync(mask, mine, step) emulation::shuffle(mine, static_cast<int>(threadIdx.x % 32) ^ (step))
+#define __match_any_sync(mask, mine) emulation::match(mine)
 #define ASR_LAUNCH(kernel, grid, block, stream, ...) \
   static_cast<void>(stream), emulation::launch(kernel, grid, block, __VA_ARGS__)
 

@@ -1,49 +1,11 @@
-// Runs the CUDA kernels of linear attention under emulation: cases from a file, results into another. See
-// test_cuda_emulation.py, which writes the one and reads the other.
-//
-//     program cases results [number of a barrier to remove]
-
-#include <algorithm>
-#include <fstream>
-#include <iostream>
+// Runs the CUDA kernels of linear attention under emulation. See program.h and test_cuda_emulation.py.
 
 #include "ops.cuh"
+#include "program.h"
 
 using namespace asr::cuda;
 
 namespace {
-
-struct File {
-  std::ifstream file;
-
-  template <typename T>
-  std::vector<T> read(int64_t count) {
-    std::vector<T> values(count);
-    file.read(reinterpret_cast<char*>(values.data()), count * sizeof(T));
-    return values;
-  }
-
-  // A tensor's memory with its strides.
-  Rows rows(std::vector<std::vector<char>>& kept) {
-    const std::vector<int64_t> head = read<int64_t>(6);  // bytes, offset in bytes, strides
-    kept.push_back(read<char>(head[0]));
-    Rows x;
-    x.data = kept.back().data() + head[1];
-    std::copy_n(head.begin() + 2, 4, x.stride);
-    return x;
-  }
-};
-
-// Memory of a result; what nobody writes is NaN in every dtype.
-struct Result {
-  std::vector<char> bytes;
-
-  explicit Result(int64_t size) : bytes(size, static_cast<char>(0xff)) {}
-  template <typename T = float>
-  T* as() {
-    return reinterpret_cast<T*>(bytes.data());
-  }
-};
 
 template <Type type, int L>
 void run(File& in, std::ofstream& out, const std::vector<int64_t>& head) {
@@ -99,18 +61,10 @@ void run(File& in, std::ofstream& out, const std::vector<int64_t>& head) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count < 3) {
-    std::cout << __COUNTER__ << " barriers\n";
-    return 0;
-  }
-  if (count > 3) emulation::removed = std::atoi(arguments[3]);
-  File in{std::ifstream(arguments[1], std::ios::binary)};
-  std::ofstream out(arguments[2], std::ios::binary);
-  while (in.file.peek() != EOF) {
-    const std::vector<int64_t> head = in.read<int64_t>(14);  // op, dtype, tile, sizes …, options
-    if (head[2] == 32) run<Type::kBFloat16, 32>(in, out, head);
+  return run_program(count, arguments, __COUNTER__, 14, [](File& in, std::ofstream& out, const auto& head) {
+    if (head[2] == 32) run<Type::kBFloat16, 32>(in, out, head);  // op, dtype, tile, sizes …, options
     else if (head[1] == 0) run<Type::kFloat, 16>(in, out, head);
     else if (head[1] == 1) run<Type::kBFloat16, 16>(in, out, head);
     else run<Type::kHalf, 16>(in, out, head);
-  }
+  });
 }

@@ -20,12 +20,13 @@ def nvcc() -> str | None:
 
 @pytest.mark.skipif(nvcc() is None, reason="no nvcc of the CUDA version that torch has")
 @pytest.mark.skipif(not os.environ.get("CI"), reason="takes a minute: CI=true runs it")
+@pytest.mark.parametrize("ops", ["kernels", "lsh"])
 @pytest.mark.parametrize(
-    ("unit", "architectures"),
-    [("kernels_float", (80, 90)), ("kernels_bfloat16", (80, 90)), ("kernels_half", (75, 80, 90))],  # 75: no TF32
+    ("dtype", "architectures"),
+    [("float", (80, 90)), ("bfloat16", (80, 90)), ("half", (75, 80, 90))],  # 75: no TF32
 )
-def test_no_kernel_spills(unit, architectures, tmp_path):
-    source = build.sources() / "cuda" / f"{unit}.cu"
+def test_no_kernel_spills(ops, dtype, architectures, tmp_path):
+    source = build.sources() / "cuda" / f"{ops}_{dtype}.cu"
     flags = [flag for flag in build.cuda_flags(architectures) if "code=compute" not in flag]
     command = [str(nvcc()), "-ccbin", build.compiler()[0], *flags, "-Xptxas", "-v", "-c", str(source)]
     done = subprocess.run([*command, "-o", str(tmp_path / "unit.o")], capture_output=True, text=True, timeout=600)
@@ -42,4 +43,4 @@ def test_no_kernel_spills(unit, architectures, tmp_path):
 
 def test_every_dtype_has_a_unit():
     names = {path.stem for path in (build.sources() / "cuda").glob("*.cu")}
-    assert names == {"kernels_float", "kernels_bfloat16", "kernels_half"}
+    assert names == {f"{ops}_{dtype}" for ops in ("kernels", "lsh") for dtype in ("float", "bfloat16", "half")}

@@ -1,60 +1,24 @@
-"""The CUDA kernels without a GPU: compiled as plain C++, a thread of the system for each of CUDA's, under sanitizers.
+"""The CUDA kernels of linear attention without a GPU: compiled as plain C++, a thread of the system for each of CUDA's.
 
-ThreadSanitizer shows a missing barrier, AddressSanitizer a wrong index, and the results are compared with the ops'
-definition in float64. Faults planted in a copy of the sources prove that they would be seen.
+The results are compared with the ops' definition in float64, under sanitizers. Faults planted in a copy of the sources
+prove that they would be seen.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import struct
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 
-from asr.kernels import build, rotary_table
+from asr.kernels import rotary_table
 from asr.kernels.causal import reference as causal_reference
 from asr.kernels.linear import reference as linear_reference
 
-HERE = Path(__file__).resolve().parents[1] / "emulation"
-COMPILER = shutil.which("g++")
+PROGRAM = "linear_attention"  # of tests/emulation
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAPS = ("elu", "relu", "identity")
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-
-pytestmark = [
-    pytest.mark.skipif(not COMPILER or not build.sources().joinpath("cuda").is_dir(), reason="no g++"),
-    pytest.mark.skipif(not os.environ.get("CI"), reason="takes a minute: CI=true runs it"),
-]
-
-
-def compile_program(folder: Path, sanitizer: str, sources: Path | None = None) -> Path:
-    program = folder / sanitizer
-    command = [COMPILER, "-std=c++20", "-O0", "-g1", f"-fsanitize={sanitizer}", "-fno-omit-frame-pointer", "-pthread"]
-    command += [f"-I{HERE}", f"-I{sources or build.sources() / 'cuda'}", "-Wall", "-Werror"]
-    command += ["-Wno-unknown-pragmas"]
-    command += [str(HERE / "linear_attention.cpp"), "-o", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if "‘_Float16’ was not declared" in done.stderr or "'_Float16' was not declared" in done.stderr:
-        pytest.skip("this g++ has no _Float16")
-    assert done.returncode == 0, done.stderr
-    return program
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    """A program for each sanitizer, compiled when first asked for."""
-    folder, made = tmp_path_factory.mktemp("emulation"), {}
-
-    def program(sanitizer: str) -> Path:
-        if sanitizer not in made:
-            made[sanitizer] = compile_program(folder, sanitizer)
-        return made[sanitizer]
-
-    return program
 
 
 class Case:
@@ -181,38 +145,19 @@ SMALL = [  # together they pass every barrier where it matters
 ]
 
 
-def run(program: Path, cases: list[Case], folder: Path, *options: str) -> list[dict[str, torch.Tensor]]:
-    """Results of each case; fails with what a sanitizer said."""
-    written, results = folder / "cases", folder / "results"
-    written.write_bytes(b"".join(case.packed() for case in cases))
-    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1"}
-    command = [str(program), str(written), str(results), *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
-    if done.returncode:
-        raise RuntimeError(done.stderr[:3000])
-    data, found = results.read_bytes(), []
-    for case in cases:
-        one, data = case.unpack(data)
-        found.append(one)
-    assert not data
-    return found
-
-
 @pytest.mark.parametrize("sanitizer", ["thread", "address"])
-def test_values_and_gradients(programs, tmp_path, sanitizer):
+def test_values_and_gradients(emulation, sanitizer):
     cases = CASES if sanitizer == "address" else [*SMALL, *CASES[::3]]  # the races are the same in each
-    for case, found in zip(cases, run(programs(sanitizer), cases, tmp_path), strict=True):
+    for case, found in zip(cases, emulation.run(sanitizer, cases), strict=True):
         case.check(found)
 
 
-def test_every_barrier_is_needed(programs, tmp_path):
+def test_every_barrier_is_needed(emulation):
     """Without any one of them ThreadSanitizer finds a race: none is missing, none is for nothing."""
-    program = programs("thread")
-    count = int(subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.split()[0])
-    assert count > 15
-    for number in range(count):
+    assert emulation.barriers() > 15
+    for number in range(emulation.barriers()):
         with pytest.raises(RuntimeError, match="data race"):
-            run(program, SMALL, tmp_path, str(number))
+            emulation.run("thread", SMALL, str(number))
 
 
 @pytest.mark.parametrize(
@@ -222,12 +167,6 @@ def test_every_barrier_is_needed(programs, tmp_path):
         ("linear_attention.cuh", "kv[(d0 + i) * p.width + m0 + j]", "kv[(d0 + i) * p.width + m0 + j + 1]"),
     ],
 )
-def test_an_index_off_by_one_is_seen(tmp_path, file, right, wrong):
-    sources = tmp_path / "cuda"
-    shutil.copytree(build.sources() / "cuda", sources)
-    text = (sources / file).read_text()
-    assert right in text
-    (sources / file).write_text(text.replace(right, wrong))
-    program = compile_program(tmp_path, "address", sources)
+def test_an_index_off_by_one_is_seen(emulation, tmp_path, file, right, wrong):
     with pytest.raises(RuntimeError, match="heap-buffer-overflow"):
-        run(program, SMALL, tmp_path)
+        emulation.with_fault(tmp_path, file, right, wrong).run("address", SMALL)
