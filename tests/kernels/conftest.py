@@ -70,7 +70,7 @@ class Emulation:
 def emulation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Emulation:
     """The program that the test module names PROGRAM."""
     if not os.environ.get("CI"):
-        pytest.skip("takes a minute: CI=true runs it")
+        pytest.skip("takes minutes: CI=true runs it")
     if not shutil.which("g++"):
         pytest.skip("no g++")
     return Emulation(request.module.PROGRAM, tmp_path_factory.mktemp("emulation"))

@@ -19,7 +19,7 @@ def nvcc() -> str | None:
 
 
 @pytest.mark.skipif(nvcc() is None, reason="no nvcc of the CUDA version that torch has")
-@pytest.mark.skipif(not os.environ.get("CI"), reason="takes a minute: CI=true runs it")
+@pytest.mark.skipif(not os.environ.get("CI"), reason="takes minutes: CI=true runs it")
 @pytest.mark.parametrize("ops", ["kernels", "lsh"])
 @pytest.mark.parametrize(
     ("dtype", "architectures"),
