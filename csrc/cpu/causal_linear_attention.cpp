@@ -53,8 +53,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(
           }
           if (write && x.normalise) {
             remember(part_z, w.phi_k, count, x.d, a, 1, nullptr, w.sums, before + x.d * x.m, a.at(t - start + 1));
-            for (int64_t i = 0; i < count; ++i)
-              w.weights[i] = 1 / (dot(w.phi_q + i * x.d, w.sums + i * x.d, x.d) + x.eps);
+            x.inverse(w.weights, w.phi_q, w.sums, x.d, count);
             store_rows(
                 y, b, h, t, count, w.result, x.m, [&](vec sum, int64_t i, int64_t) { return sum * w.weights[i]; });
           } else {

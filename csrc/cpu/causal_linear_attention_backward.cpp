@@ -52,8 +52,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
           const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q);
           float* weights = inverse + head * x.q.time + t;
           remember(part_z, w.phi_k, count, x.d, a, 1, nullptr, w.sums, before + x.d * x.m, a.at(t - start + 1));
-          for (int64_t i = 0; i < count; ++i)
-            weights[i] = x.normalise ? 1 / (dot(w.phi_q + i * x.d, w.sums + i * x.d, x.d) + x.eps) : 1;
+          if (x.normalise) x.inverse(weights, w.phi_q, w.sums, x.d, count);
+          else std::fill_n(weights, count, 1.0f);
           load_rows(dy, b, h, t, count, w.gradient_m, x.m, [=](vec g, int64_t i) { return g * weights[i]; });
           combine(w.now, before, a.at(t - start), part, x.d * x.m);
           transpose(w.turned_state, x.d, w.now, x.m, x.d, x.m);

@@ -29,10 +29,11 @@ struct Relu {
 
 // φ of rows start … start + count of one head; the columns from dim to ld are 0.
 inline void load_features(
-    FeatureMap map, const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld) {
-  if (map == FeatureMap::kElu) load_rows(x, b, h, start, count, to, ld, Elu{});
-  else if (map == FeatureMap::kRelu) load_rows(x, b, h, start, count, to, ld, Relu{});
-  else load_rows(x, b, h, start, count, to, ld);
+    FeatureMap map, const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld,
+    bool next = true) {
+  if (map == FeatureMap::kElu) load_rows(x, b, h, start, count, to, ld, Elu{}, next);
+  else if (map == FeatureMap::kRelu) load_rows(x, b, h, start, count, to, ld, Relu{}, next);
+  else load_rows(x, b, h, start, count, to, ld, Unchanged{}, next);
 }
 
 // Row t of x becomes g · φ'(x) with g = gradient + weight[t] z, where z is one row, or a row for every t that step apart.
@@ -81,13 +82,23 @@ inline void add(float* y, const float* x, int64_t n, float a = 1) {
   for (int64_t i = 0; i < n; i += kWidth) store(y + i, load(y + i) + a * load(x + i));
 }
 
-// y += Σ_t weight[t] x_t over `count` rows of x, n apart, in order
+// y += Σ_t weight[t] x_t over `count` rows of x, n apart, in order; V vectors side by side, as additions wait for each other.
+template <int V>
+inline void add_columns(float* y, const float* x, int64_t count, int64_t n, const float* weight) {
+  vec total[V];
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) total[v] = load(y + v * kWidth);
+  for (int64_t t = 0; t < count; ++t)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) total[v] += weight[t] * load(x + t * n + v * kWidth);
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) store(y + v * kWidth, total[v]);
+}
+
 inline void add_rows(float* y, const float* x, int64_t count, int64_t n, const float* weight) {
-  for (int64_t i = 0; i < n; i += kWidth) {
-    vec total = load(y + i);
-    for (int64_t t = 0; t < count; ++t) total += weight[t] * load(x + t * n + i);
-    store(y + i, total);
-  }
+  int64_t i = 0;
+  for (; i + 4 * kWidth <= n; i += 4 * kWidth) add_columns<4>(y + i, x + i, count, n, weight);
+  for (; i < n; i += kWidth) add_columns<1>(y + i, x + i, count, n, weight);
 }
 
 inline void scale(float* x, int64_t n, float a) {

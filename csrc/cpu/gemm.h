@@ -1,6 +1,8 @@
 // Small matrix products on buffers that lie in the first-level cache.
 #pragma once
 
+#include <algorithm>
+
 #include "vec.h"
 
 namespace asr {
@@ -45,37 +47,51 @@ inline void tile(float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, 
     for (int v = 0; v < V; ++v) store(c + r * ldc + v * kWidth, sum[r][v]);
 }
 
-template <bool kAdd, int R>
+// What `gemm` does between tiles.
+struct Nothing {
+  void operator()() const {}
+};
+
+// How often, at the least.
+inline int64_t tiles(int64_t m, int64_t n) {
+  return std::max<int64_t>(1, (m + kRows - 1) / kRows * ((n + kVectors * kWidth - 1) / (kVectors * kWidth)));
+}
+
+template <bool kAdd, int R, typename F>
 inline void strip(
-    float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t n, int64_t k) {
+    float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t n, int64_t k,
+    F& between) {
   int64_t j = 0;
-  for (; j + kVectors * kWidth <= n; j += kVectors * kWidth) tile<kAdd, R, kVectors>(c + j, ldc, a, ai, ap, b + j, ldb, k);
-  for (; j < n; j += kWidth) tile<kAdd, R, 1>(c + j, ldc, a, ai, ap, b + j, ldb, k);
+  for (; j + kVectors * kWidth <= n; j += kVectors * kWidth, between())
+    tile<kAdd, R, kVectors>(c + j, ldc, a, ai, ap, b + j, ldb, k);
+  for (; j < n; j += kWidth, between()) tile<kAdd, R, 1>(c + j, ldc, a, ai, ap, b + j, ldb, k);
 }
 
 // C (m x n) += A (m x k) B (k x n). Element (i, p) of A lies at a[i * ai + p * ap], so A may be transposed; rows of B
 // and C are contiguous and ldb, ldc apart; n is a multiple of kWidth. Sums run over p in order, whatever m and n are.
-template <bool kAdd = true>
+// `between` is called after every tile of C.
+template <bool kAdd = true, typename F = Nothing>
 inline void gemm(
     float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t m, int64_t n,
-    int64_t k) {
+    int64_t k, F&& between = {}) {
   int64_t i = 0;
-  for (; i + kRows <= m; i += kRows) strip<kAdd, kRows>(c + i * ldc, ldc, a + i * ai, ai, ap, b, ldb, n, k);
+  for (; i + kRows <= m; i += kRows) strip<kAdd, kRows>(c + i * ldc, ldc, a + i * ai, ai, ap, b, ldb, n, k, between);
   c += i * ldc, a += i * ai;
   switch (m - i) {
-    case 5: strip<kAdd, 5>(c, ldc, a, ai, ap, b, ldb, n, k); break;
-    case 4: strip<kAdd, 4>(c, ldc, a, ai, ap, b, ldb, n, k); break;
-    case 3: strip<kAdd, 3>(c, ldc, a, ai, ap, b, ldb, n, k); break;
-    case 2: strip<kAdd, 2>(c, ldc, a, ai, ap, b, ldb, n, k); break;
-    case 1: strip<kAdd, 1>(c, ldc, a, ai, ap, b, ldb, n, k); break;
+    case 5: strip<kAdd, 5>(c, ldc, a, ai, ap, b, ldb, n, k, between); break;
+    case 4: strip<kAdd, 4>(c, ldc, a, ai, ap, b, ldb, n, k, between); break;
+    case 3: strip<kAdd, 3>(c, ldc, a, ai, ap, b, ldb, n, k, between); break;
+    case 2: strip<kAdd, 2>(c, ldc, a, ai, ap, b, ldb, n, k, between); break;
+    case 1: strip<kAdd, 1>(c, ldc, a, ai, ap, b, ldb, n, k, between); break;
   }
 }
 
 // C = A B
+template <typename F = Nothing>
 inline void product(
     float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t m, int64_t n,
-    int64_t k) {
-  gemm<false>(c, ldc, a, ai, ap, b, ldb, m, n, k);
+    int64_t k, F&& between = {}) {
+  gemm<false>(c, ldc, a, ai, ap, b, ldb, m, n, k, between);
 }
 
 // y (columns x ldy) = x (rows x ldx) transposed; rows and columns multiples of 4.

@@ -18,7 +18,7 @@
 namespace asr {
 namespace {
 
-constexpr int64_t kTile = 64;  // frames at once: a tile of keys or queries and the sums it meets stay in a first-level cache of 32 KB
+constexpr int64_t kTile = 32;  // frames at once: theirs, those to come and the sums they meet just fit a first-level cache
 static_assert(kTile <= kMostRows);
 
 // A segment of one row: frames start … stop are real, stop … end padding; heads first … last of it.
@@ -56,6 +56,12 @@ struct Problem : LinearInputs {
       for (int64_t h = piece.first; h < piece.last; ++h) f(t, std::min(kTile, piece.stop - t), h);
   }
 
+  // The rows of x that are needed after a tile: of the next head or, after the last, the next frames.
+  Ahead ahead(const Rows& x, const Piece& piece, int64_t t, int64_t h, int64_t turns) const {
+    const bool last = h + 1 == piece.last;
+    return Ahead(x, piece.b, last ? piece.first : h + 1, last ? t + kTile : t, kTile, turns);
+  }
+
   void zero_padding(const Rows& x, const Piece& piece) const {
     for (int64_t h = piece.first; h < piece.last; ++h) zero_rows(x, piece.b, h, piece.stop, piece.end);
   }
@@ -84,9 +90,11 @@ std::tuple<Tensor, Tensor, Tensor> forward(
     for (int64_t h = piece.first; h < piece.last; ++h) clear(sums + p.at(piece.b, h, piece.segment), p.state);
     p.each_tile(piece, [&](int64_t t, int64_t count, int64_t h) {
       float* s = sums + p.at(piece.b, h, piece.segment);
-      const float* f = p.features(p.k, piece.b, h, t, count, phi, turned);
+      const float* f = p.features(p.k, piece.b, h, t, count, phi, turned, false);
       const Matrix x = view_rows(p.v, piece.b, h, t, count, values, p.m);
-      gemm(s, p.m, f, 1, p.d, x.data, x.ld, p.q.dim, p.m, count);
+      const int64_t turns = tiles(p.q.dim, p.m);
+      Ahead next_k = p.ahead(p.k, piece, t, h, turns), next_v = p.ahead(p.v, piece, t, h, turns);
+      gemm(s, p.m, f, 1, p.d, x.data, x.ld, p.q.dim, p.m, count, [&] { next_k(), next_v(); });
       add_rows(s + p.q.dim * p.m, phi, count, p.d, kOnes.data());
     });
   });
@@ -101,10 +109,12 @@ std::tuple<Tensor, Tensor, Tensor> forward(
     const Buffer phi(kTile * p.d), turned(kTile * p.d), result(kTile * p.m);
     p.each_tile(piece, [&](int64_t t, int64_t count, int64_t h) {
       const float* s = sums + p.at(piece.b, h, 0);
-      const float* f = p.features(p.q, piece.b, h, t, count, phi, turned);
-      product(result, p.m, f, p.d, 1, s, p.m, count, p.m, p.q.dim);
+      const float* f = p.features(p.q, piece.b, h, t, count, phi, turned, false);
+      const int64_t turns = tiles(count, p.m);
+      Ahead next_q = p.ahead(p.q, piece, t, h, turns), next_y = p.ahead(y, piece, t, h, turns);
+      product(result, p.m, f, p.d, 1, s, p.m, count, p.m, p.q.dim, [&] { next_q(), next_y(); });
       float inverse[kTile];
-      for (int64_t i = 0; i < count; ++i) inverse[i] = 1 / (dot(phi + i * p.d, s + p.q.dim * p.m, p.d) + p.eps);
+      p.inverse(inverse, phi, s + p.q.dim * p.m, 0, count);
       store_rows(
           y, piece.b, h, t, count, result, p.m, [&](vec sum, int64_t i, int64_t) { return sum * inverse[i]; });
     });
@@ -144,12 +154,15 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       const float* z = across + square;
       float* ds = sums + p.at(piece.b, h, piece.segment);
       float* dz = ds + p.q.dim * p.m;
-      const float* f = p.features(p.q, piece.b, h, t, count, phi, turned);
+      const float* f = p.features(p.q, piece.b, h, t, count, phi, turned, false);
       float part[kTile];
-      for (int64_t i = 0; i < count; ++i) part[i] = 1 / (dot(phi + i * p.d, z, p.d) + p.eps);
-      load_rows(dy, piece.b, h, t, count, numerator, p.m, [&](vec x, int64_t i) { return x * part[i]; });
-      product(gradient, p.d, numerator, p.m, 1, across, p.d, count, p.d, p.v.dim);
-      gemm(ds, p.m, f, 1, p.d, numerator, p.m, p.q.dim, p.m, count);
+      p.inverse(part, phi, z, 0, count);
+      load_rows(dy, piece.b, h, t, count, numerator, p.m, [&](vec x, int64_t i) { return x * part[i]; }, false);
+      const int64_t turns = tiles(count, p.d);
+      Ahead next_q = p.ahead(p.q, piece, t, h, turns), next_dy = p.ahead(dy, piece, t, h, turns);
+      product(gradient, p.d, numerator, p.m, 1, across, p.d, count, p.d, p.v.dim, [&] { next_q(), next_dy(); });
+      Ahead next_dq = p.ahead(to_q, piece, t, h, tiles(p.q.dim, p.m));
+      gemm(ds, p.m, f, 1, p.d, numerator, p.m, p.q.dim, p.m, count, next_dq);
       for (int64_t i = 0; i < count; ++i) part[i] *= -dot(f + i * p.d, gradient + i * p.d, p.d);
       p.turn_back(gradient, turned, t, count);
       add_rows(dz, phi, count, p.d, part);
@@ -169,10 +182,15 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     }
     p.each_tile(piece, [&](int64_t t, int64_t count, int64_t h) {
       const float* ds = sums + p.at(piece.b, h, 0);
-      const float* f = p.features(p.k, piece.b, h, t, count, phi, turned);
+      const float* f = p.features(p.k, piece.b, h, t, count, phi, turned, false);
       const Matrix x = view_rows(p.v, piece.b, h, t, count, values, p.m);
-      product(gradient, p.d, x.data, x.ld, 1, states + (h - piece.first) * square, p.d, count, p.d, p.v.dim);
-      product(values, p.m, f, p.d, 1, ds, p.m, count, p.m, p.q.dim);
+      const float* across = states + (h - piece.first) * square;
+      int64_t turns = tiles(count, p.d);
+      Ahead next_k = p.ahead(p.k, piece, t, h, turns), next_v = p.ahead(p.v, piece, t, h, turns);
+      product(gradient, p.d, x.data, x.ld, 1, across, p.d, count, p.d, p.v.dim, [&] { next_k(), next_v(); });
+      turns = tiles(count, p.m);
+      Ahead next_dk = p.ahead(to_k, piece, t, h, turns), next_dv = p.ahead(to_v, piece, t, h, turns);
+      product(values, p.m, f, p.d, 1, ds, p.m, count, p.m, p.q.dim, [&] { next_dk(), next_dv(); });
       store_rows(to_v, piece.b, h, t, count, values, p.m);
       p.turn_back(gradient, turned, t, count);
       store_gradient(

@@ -54,11 +54,18 @@ struct LinearInputs {
   int64_t length(int64_t b) const { return std::clamp<int64_t>(lengths[b], 0, q.time); }
 
   // φ of rows start … start + count into `phi`; → what the numerator uses: phi itself, or `turned`.
-  const float* features(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* phi, float* turned) const {
-    load_features(map, x, b, h, start, count, phi, d);
+  const float* features(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* phi, float* turned,
+                        bool next = true) const {
+    load_features(map, x, b, h, start, count, phi, d, next);
     if (!table) return phi;
     turn(turned, phi, table + start * x.dim, count, x.dim, d);
     return turned;
+  }
+
+  // 1 / (φ_t·z_t + eps) of every row; rows of z are `step` apart. The divisions by themselves, so that they are vectors.
+  void inverse(float* to, const float* phi, const float* z, int64_t step, int64_t count) const {
+    for (int64_t t = 0; t < count; ++t) to[t] = dot(phi + t * d, z + t * step, d) + eps;
+    for (int64_t t = 0; t < count; ++t) to[t] = 1 / to[t];
   }
 
   // A gradient for the numerator's features → for φ.

@@ -32,12 +32,14 @@ typedef Half half;
 struct Rows {
   char* data;
   ScalarType type;
+  int64_t bytes;  // of an element
   int64_t batch, time, heads, dim;
   int64_t stride[4];
 
   explicit Rows(const Tensor& t)
       : data(static_cast<char*>(t.data_ptr())),
         type(t.scalar_type()),
+        bytes(type == ScalarType::Float ? 4 : 2),
         batch(t.size(0)),
         time(t.size(1)),
         heads(t.size(2)),
@@ -49,6 +51,7 @@ struct Rows {
     STD_TORCH_CHECK(t.dim() == 3, "q, k, v: (batch, heads, dim)");
     Rows rows;
     rows.data = static_cast<char*>(t.data_ptr()), rows.type = t.scalar_type();
+    rows.bytes = rows.type == ScalarType::Float ? 4 : 2;
     rows.batch = t.size(0), rows.time = 1, rows.heads = t.size(1), rows.dim = t.size(2);
     rows.stride[0] = t.stride(0), rows.stride[1] = 0, rows.stride[2] = t.stride(1), rows.stride[3] = t.stride(2);
     return rows;
@@ -118,16 +121,34 @@ inline void prefetch_next(const T* row, int64_t step, int64_t count, int64_t dim
   for (int64_t d = 0; d < dim; d += 64 / sizeof(T)) __builtin_prefetch(row + count * step + d);
 }
 
+// Rows of which memory is asked for a few at a time, between the products of the rows at hand: at once they would make
+// these wait.
+class Ahead {
+ public:
+  Ahead(const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, int64_t turns)
+      : at_(x.data + x.bytes * (b * x.stride[0] + start * x.stride[1] + h * x.stride[2])),
+        step_(x.bytes * x.stride[1]), width_(x.bytes * x.dim), left_(count), share_((count + turns - 1) / turns) {}
+
+  void operator()() {
+    for (int64_t n = std::min(share_, left_); n > 0; --n, --left_, at_ += step_)
+      for (int64_t i = 0; i < width_; i += 64) __builtin_prefetch(at_ + i);
+  }
+
+ private:
+  const char* at_;
+  int64_t step_, width_, left_, share_;
+};
+
 struct Unchanged {
   vec operator()(vec x, int64_t) const { return x; }
 };
 
 template <typename T, typename F>
 inline void load_rows_as(
-    const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld, const F& f) {
+    const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld, const F& f, bool next) {
   const T* from = x.at<T>(b, start, h);
   for (int64_t t = 0; t < count; ++t, from += x.stride[1], to += ld) {
-    prefetch_next(from, x.stride[1], count, x.dim);
+    if (next) prefetch_next(from, x.stride[1], count, x.dim);
     if constexpr (std::is_same_v<T, float>)
       if (x.stride[3] == 1 && x.dim == ld && ld % kWidth == 0) {
         for (int64_t d = 0; d < ld; d += kWidth) store(to + d, f(load(from + d), t));
@@ -144,12 +165,14 @@ inline void load_rows_as(
 }
 
 // f(x, t) of rows start … start + count of one head, t counting from 0; each is filled up with zeros from dim to ld.
+// With `next` memory is asked for as many rows after them.
 template <typename F = Unchanged>
 inline void load_rows(
-    const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld, const F& f = {}) {
-  if (x.type == ScalarType::Float) load_rows_as<float>(x, b, h, start, count, to, ld, f);
-  else if (x.type == ScalarType::BFloat16) load_rows_as<BFloat16>(x, b, h, start, count, to, ld, f);
-  else load_rows_as<half>(x, b, h, start, count, to, ld, f);
+    const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, float* to, int64_t ld, const F& f = {},
+    bool next = true) {
+  if (x.type == ScalarType::Float) load_rows_as<float>(x, b, h, start, count, to, ld, f, next);
+  else if (x.type == ScalarType::BFloat16) load_rows_as<BFloat16>(x, b, h, start, count, to, ld, f, next);
+  else load_rows_as<half>(x, b, h, start, count, to, ld, f, next);
 }
 
 struct Matrix {
