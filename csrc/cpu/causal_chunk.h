@@ -93,14 +93,15 @@ inline void remember(
 }
 
 // part += Σ_s a^(count-1-s) φ(k_s) v_sᵀ, after decaying what it holds over the chunk.
+template <typename F>
 inline void absorb(
     const Problem& x, float* part, const float* f, const float* values, int64_t ldv, const Powers& a, int64_t count,
-    float* scaled) {
+    float* scaled, const F& between) {
   if (a.base != 1) {
     scale(part, x.d * x.m, a[count]);
     f = weighted(scaled, f, x.d, a, count - 1, -1, count, x.d);
   }
-  gemm(part, x.m, f, 1, x.d, values, ldv, x.q.dim, x.m, count);
+  gemm(part, x.m, f, 1, x.d, values, ldv, x.q.dim, x.m, count, between);
 }
 
 }  // namespace asr::causal

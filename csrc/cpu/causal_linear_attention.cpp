@@ -40,13 +40,15 @@ std::tuple<Tensor, Tensor, Tensor> forward(
         float* part_z = part + x.d * x.m;
         for (int64_t t = start; t < stop; t += kChunk) {
           const int64_t count = std::min(kChunk, stop - t);
-          const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k);
+          const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k, false);
           const Matrix values = view_rows(x.v, b, h, t, count, w.values, x.m);
           if (write) {
-            const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q);
+            const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q, false);
             combine(w.now, before, a.at(t - start), part, x.d * x.m);
             const float* reach = a.base == 1 ? fq : weighted(w.scaled, fq, x.d, a, 1, 1, count, x.d);
-            product(w.result, x.m, reach, x.d, 1, w.now, x.m, count, x.m, x.q.dim);
+            const int64_t turns = tiles(count, x.m), next = t + kChunk;
+            Ahead next_q(x.q, b, h, next, kChunk, turns), next_y(y, b, h, next, kChunk, turns);
+            product(w.result, x.m, reach, x.d, 1, w.now, x.m, count, x.m, x.q.dim, [&] { next_q(), next_y(); });
             turn_over(w.across_d, const_cast<float*>(fk), x.d, count, x.d, w.scratch);
             triangle(w.p, fq, x.d, w.across_d, x.q.dim, count, a);
             lower(w.result, x.m, w.p, values.data, values.ld, count, x.m);
@@ -60,7 +62,9 @@ std::tuple<Tensor, Tensor, Tensor> forward(
             remember(part_z, w.phi_k, count, x.d, a);
             if (write) store_rows(y, b, h, t, count, w.result, x.m);
           }
-          absorb(x, part, fk, values.data, values.ld, a, count, w.scaled);
+          const int64_t turns = tiles(x.q.dim, x.m), next = t + kChunk;
+          Ahead next_k(x.k, b, h, next, kChunk, turns), next_v(x.v, b, h, next, kChunk, turns);
+          absorb(x, part, fk, values.data, values.ld, a, count, w.scaled, [&] { next_k(), next_v(); });
         }
         if (write) zero_rows(y, b, h, stop, end);
       }}});

@@ -42,24 +42,32 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
         double total = 0;
         for (int64_t t = start; t < stop; t += kChunk) {
           const int64_t count = std::min(kChunk, stop - t);
-          const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k);
+          const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k, false);
           const Matrix values = view_rows(x.v, b, h, t, count, w.values, x.m);
+          int64_t turns = tiles(x.q.dim, x.m), next = t + kChunk;
+          Ahead next_k(x.k, b, h, next, kChunk, turns), next_v(x.v, b, h, next, kChunk, turns);
+          const auto with_absorb = [&] { next_k(), next_v(); };
           if (!write) {
             remember(part_z, w.phi_k, count, x.d, a);
-            absorb(x, part, fk, values.data, values.ld, a, count, w.scaled);
+            absorb(x, part, fk, values.data, values.ld, a, count, w.scaled, with_absorb);
             continue;
           }
-          const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q);
+          const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q, false);
           float* weights = inverse + head * x.q.time + t;
           remember(part_z, w.phi_k, count, x.d, a, 1, nullptr, w.sums, before + x.d * x.m, a.at(t - start + 1));
           if (x.normalise) x.inverse(weights, w.phi_q, w.sums, x.d, count);
           else std::fill_n(weights, count, 1.0f);
-          load_rows(dy, b, h, t, count, w.gradient_m, x.m, [=](vec g, int64_t i) { return g * weights[i]; });
+          load_rows(dy, b, h, t, count, w.gradient_m, x.m, [=](vec g, int64_t i) { return g * weights[i]; }, false);
           combine(w.now, before, a.at(t - start), part, x.d * x.m);
           transpose(w.turned_state, x.d, w.now, x.m, x.d, x.m);
           const float* reach = a.base == 1 ? static_cast<float*>(w.gradient_m)
                                            : weighted(w.scaled, w.gradient_m, x.m, a, 1, 1, count, x.m);
-          product(w.gradient_d, x.d, reach, x.m, 1, w.turned_state, x.d, count, x.d, x.v.dim);
+          turns = tiles(count, x.d);
+          Ahead next_q(x.q, b, h, next, kChunk, turns), next_dy(dy, b, h, next, kChunk, turns);
+          Ahead next_dq(to_q, b, h, next, kChunk, turns);
+          product(
+              w.gradient_d, x.d, reach, x.m, 1, w.turned_state, x.d, count, x.d, x.v.dim,
+              [&] { next_q(), next_dy(), next_dq(); });
           turn_over(w.across_m, const_cast<float*>(values.data), values.ld, count, x.m, w.scratch);
           triangle(w.dp, w.gradient_m, x.m, w.across_m, x.v.dim, count, a);
           lower(w.gradient_d, x.d, w.dp, fk, x.d, count, x.d);
@@ -72,7 +80,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
               total += static_cast<double>(t + i) *
                        dot_of_sum(w.phi_q + i * x.d, w.gradient_d + i * x.d, w.sums + i * x.d, c[i], x.d);
           store_gradient(x.map, to_q, b, h, t, count, w.gradient_d, w.phi_q, x.d, c, w.sums, x.d);
-          absorb(x, part, fk, values.data, values.ld, a, count, w.scaled);
+          absorb(x, part, fk, values.data, values.ld, a, count, w.scaled, with_absorb);
         }
         if (!write) return;
         slopes[2 * (head * x.segments + segment)] = static_cast<float>(total);
@@ -89,26 +97,32 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
         double total = 0;
         const int64_t chunks = (stop - start + kChunk - 1) / kChunk;
         for (int64_t t = start + (chunks - 1) * kChunk; t >= start; t -= kChunk) {
-          const int64_t count = std::min(kChunk, stop - t), last_frame = t + count - 1;
-          const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q);
+          const int64_t count = std::min(kChunk, stop - t), last_frame = t + count - 1, next = t - kChunk;
+          const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q, false);
           const float *weights = inverse + head * x.q.time + t, *c = pull + head * x.q.time + t;
-          load_rows(dy, b, h, t, count, w.gradient_m, x.m, [=](vec g, int64_t i) { return g * weights[i]; });
+          load_rows(dy, b, h, t, count, w.gradient_m, x.m, [=](vec g, int64_t i) { return g * weights[i]; }, false);
           const float far = a.at(stop - 1 - last_frame);  // from the chunk's last frame to the segment's
           if (write) {
-            const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k);
+            const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k, false);
             const Matrix values = view_rows(x.v, b, h, t, count, w.values, x.m);
             combine(w.now, after, far, part, x.d * x.m);
             transpose(w.turned_state, x.d, w.now, x.m, x.d, x.m);
             const float* reach =
                 a.base == 1 ? values.data : weighted(w.scaled, values.data, values.ld, a, count - 1, -1, count, x.m);
-            product(w.gradient_d, x.d, reach, a.base == 1 ? values.ld : x.m, 1, w.turned_state, x.d, count, x.d, x.v.dim);
+            int64_t turns = tiles(count, x.d);
+            Ahead next_k(x.k, b, h, next, kChunk, turns), next_v(x.v, b, h, next, kChunk, turns);
+            product(
+                w.gradient_d, x.d, reach, a.base == 1 ? values.ld : x.m, 1, w.turned_state, x.d, count, x.d, x.v.dim,
+                [&] { next_k(), next_v(); });
             turn_over(w.across_m, const_cast<float*>(values.data), values.ld, count, x.m, w.scratch);
             triangle(w.dp, w.gradient_m, x.m, w.across_m, x.v.dim, count, a);
             upper(w.gradient_d, x.d, w.dp, fq, x.d, count, x.d);
             x.turn_back(w.gradient_d, w.scratch, t, count);
 
             reach = a.base == 1 ? fk : weighted(w.scaled, fk, x.d, a, count - 1, -1, count, x.d);
-            product(w.result, x.m, reach, x.d, 1, w.now, x.m, count, x.m, x.q.dim);
+            turns = tiles(count, x.m);
+            Ahead next_dk(to_k, b, h, next, kChunk, turns), next_dv(to_v, b, h, next, kChunk, turns);
+            product(w.result, x.m, reach, x.d, 1, w.now, x.m, count, x.m, x.q.dim, [&] { next_dk(), next_dv(); });
             turn_over(w.across_d, const_cast<float*>(fk), x.d, count, x.d, w.scratch);
             triangle(w.p, fq, x.d, w.across_d, x.q.dim, count, a);
             upper(w.result, x.m, w.p, w.gradient_m, x.m, count, x.m);
@@ -127,7 +141,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
           // part becomes Σ_{t'≥t} a^(t'-(t-1)) …: what the frame before this chunk sees of it.
           if (a.base != 1) scale(part, x.d * x.m, a[count]);
           const float* f = a.base == 1 ? fq : weighted(w.scaled, fq, x.d, a, 1, 1, count, x.d);
-          gemm(part, x.m, f, 1, x.d, w.gradient_m, x.m, x.q.dim, x.m, count);
+          const int64_t turns = tiles(x.q.dim, x.m);
+          Ahead next_q(x.q, b, h, next, kChunk, turns), next_dy(dy, b, h, next, kChunk, turns);
+          gemm(part, x.m, f, 1, x.d, w.gradient_m, x.m, x.q.dim, x.m, count, [&] { next_q(), next_dy(); });
         }
         if (a.base != 1 && stop > start) scale(part_z, x.d, a.base);  // likewise seen from the frame before the segment
         if (!write) return;
