@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, library
 
 from asr.kernels.backend import LIBRARY, compiled
-from asr.kernels.features import FEATURE_MAPS, check, common, turn, wide
+from asr.kernels.features import FEATURE_MAPS, check, common, hide_padding, turn, wide
 
 
 class CausalOutput(NamedTuple):
@@ -152,9 +152,8 @@ def reference(
     with torch.autocast(q.device.type, enabled=False):
         q, k, v = wide(q, k, v)
         batch, time, heads, dim = q.shape
-        real = (torch.arange(time, device=q.device) < lengths[:, None])[..., None, None]
         phi = FEATURE_MAPS[feature_map]
-        q, k, v = phi(q).masked_fill(~real, 0.0), phi(k).masked_fill(~real, 0.0), v.masked_fill(~real, 0.0)
+        q, k, v = hide_padding(lengths, phi(q), phi(k), v)
         turned_q, turned_k = turn(q, table), turn(k, table)
         a = q.new_ones(heads) if decay is None else decay.to(q.dtype)
         s = q.new_zeros(batch, heads, dim, v.shape[3]) if kv is None else kv.to(q.dtype)
@@ -178,7 +177,7 @@ def reference(
             s = fade[..., None, None] * s + (tk * until[..., None]).mT @ cv
             z = fade[..., None] * z + (ck * until[..., None]).sum(2)
         out = torch.cat(parts, dim=2).transpose(1, 2) if parts else v
-        return CausalOutput(out.masked_fill(~real, 0.0).to(dtype), s, z)
+        return CausalOutput(hide_padding(lengths, out)[0].to(dtype), s, z)
 
 
 LIBRARY.define(

@@ -71,6 +71,19 @@ def common(*tensors: Tensor) -> list[Tensor]:
     return [tensor.to(dtype) for tensor in tensors]
 
 
+def hide_padding(lengths: Tensor, *tensors: Tensor) -> list[Tensor]:
+    """Tensors (batch, time, heads, dim) with 0 at and past the length of a row, whatever stood there, NaN too.
+
+    Where no row is shorter they come back as they are, but only on a CPU: a GPU would have to be waited for to know
+    that, and a traced graph must serve both.
+    """
+    time = tensors[0].shape[1]
+    if tensors[0].device.type == "cpu" and not torch.compiler.is_compiling() and bool((lengths >= time).all()):
+        return list(tensors)
+    padding = (torch.arange(time, device=tensors[0].device) >= lengths[:, None])[..., None, None]
+    return [tensor.masked_fill(padding, 0.0) for tensor in tensors]
+
+
 def wide(*tensors: Tensor) -> list[Tensor]:
     """The tensors in at least float32: sums over time need the digits."""
     return [tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]

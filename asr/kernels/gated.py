@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from asr.kernels.backend import compiled
-from asr.kernels.features import check, wide
+from asr.kernels.features import check, hide_padding, wide
 
 
 class GatedSums(NamedTuple):
@@ -79,8 +79,7 @@ def gated_linear_attention(
         state = q.new_zeros(batch, heads, dim, v.shape[3]) if kv is None else kv.to(q.dtype)
         if not time:
             return GatedSums(v.to(dtype), state)
-        real = (torch.arange(time, device=q.device) < lengths[:, None])[..., None, None]
-        q, k, v, g = (_blocks(t.masked_fill(~real, 0.0), size) for t in (q, k, v, log_decay))
+        q, k, v, g = (_blocks(t, size) for t in hide_padding(lengths, q, k, v, log_decay))
         scores, since, until = _Scores.apply(q, k, g)
         fade = since[..., -1, :].exp()[..., None]  # over a whole chunk, (batch, heads, chunks, dim, 1)
         gain = (k * until.exp()).mT @ v

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, library
 
 from asr.kernels.backend import LIBRARY, compiled
-from asr.kernels.features import FEATURE_MAPS, check, common, turn, wide
+from asr.kernels.features import FEATURE_MAPS, check, common, hide_padding, turn, wide
 
 
 def linear_attention(
@@ -70,11 +70,8 @@ def reference(
     dtype = v.dtype
     with torch.autocast(q.device.type, enabled=False):
         q, k, v = wide(q, k, v)
-        real = (torch.arange(q.shape[1], device=q.device) < lengths[:, None])[..., None, None]
         phi = FEATURE_MAPS[feature_map]
-        q = phi(q).masked_fill(~real, 0.0)
-        k = phi(k).masked_fill(~real, 0.0)  # padding must leave S and z alike
-        v = v.masked_fill(~real, 0.0)  # 0 · NaN would be NaN
+        q, k, v = hide_padding(lengths, phi(q), phi(k), v)  # k: out of S and z alike; v: 0 · NaN would be NaN
         turned_q, turned_k, values = (t.transpose(1, 2) for t in (turn(q, table), turn(k, table), v))
         y = (turned_q @ (turned_k.mT @ values)).transpose(1, 2)
         if normalise:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import library
@@ -245,3 +246,12 @@ def test_without_the_normaliser_only_the_numerator_is_left(feature_map):
     out = linear_attention(q, k, v, lengths, table, feature_map, normalise=False)
     whole = reference(*(t.double() for t in (q, k, v)), lengths, table, feature_map, eps=1e-6)
     torch.testing.assert_close(out.double(), whole * (sums.double() + 1e-6), atol=1e-3, rtol=1e-3)
+
+
+def test_reference_is_the_same_whether_it_need_hide_padding_or_not():
+    q, k, v, _ = inputs(2, 9, 2, 4, 3)
+    lengths = torch.tensor([9, 9])
+    padded = (F.pad(t, (0, 0, 0, 0, 0, 3), value=float("nan")) for t in (q, k, v))
+    out = reference(*padded, lengths, None, "elu", 1e-6)
+    torch.testing.assert_close(out[:, :9], reference(q, k, v, lengths, None, "elu", 1e-6))
+    assert (out[:, 9:] == 0).all()
