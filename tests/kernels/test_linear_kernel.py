@@ -255,3 +255,9 @@ def test_reference_is_the_same_whether_it_need_hide_padding_or_not():
     out = reference(*padded, lengths, None, "elu", 1e-6)
     torch.testing.assert_close(out[:, :9], reference(q, k, v, lengths, None, "elu", 1e-6))
     assert (out[:, 9:] == 0).all()
+
+
+def test_elu_has_its_slope_at_zero():
+    x = torch.tensor([-1e-6, 0.0, 1e-6], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(FEATURE_MAPS["elu"](x).sum(), x)
+    torch.testing.assert_close(slope, torch.ones_like(slope), atol=2e-6, rtol=0)
