@@ -111,4 +111,5 @@ def locked(path: Path) -> Iterator[bool]:
             yield mine
         finally:
             if mine:
-                path.unlink(missing_ok=True)
+                with suppress(PermissionError):  # Windows removes no open file
+                    path.unlink(missing_ok=True)

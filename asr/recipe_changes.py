@@ -20,7 +20,9 @@ def changes(trained: ModelConfig, run: ModelConfig) -> list[str]:
     if isinstance(trained.encoder, TransformerConfig) and isinstance(run.encoder, TransformerConfig):
         for old, new in zip(trained.encoder.mixers, run.encoder.mixers, strict=False):
             then, now = old.meaning(), new.meaning()
-            if then != now and old.kind != new.kind:
+            if old.kind == new.kind and then["kind"] != now["kind"]:  # as favor, which means softmax, and another map
+                then, now = old.model_dump(), new.model_dump()
+            elif then != now and old.kind != new.kind:
                 lines.append(f"attention: {old.kind} → {new.kind}")
                 then["kind"] = now["kind"]  # that is said
             lines += _different(then, now)

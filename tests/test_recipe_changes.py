@@ -66,6 +66,12 @@ def test_another_function_of_the_same_weights(changed, attention, options, lines
     assert changed(attention, *options) == lines
 
 
+def test_another_map_than_the_one_that_estimates_softmax(changed):
+    (line,) = changed("{kind: linear, feature_map: favor}", "attention.feature_map=elu")
+    assert line.startswith('feature_map: {"kind": "favor"')
+    assert line.endswith('→ {"kind": "elu"}')
+
+
 def test_layers_that_change_alike_are_one_line(changed):
     hybrid = ["model.encoder.layers=[{attention: {kind: softmax, causal: true}}, {attention: linear}]"]
     assert changed("softmax", *hybrid, "model.encoder.attention=null") == [

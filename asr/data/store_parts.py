@@ -10,7 +10,9 @@ and machines take parts until there are none left, and after a kill what is done
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from asr.files import replacing, write_atomically
 
 FORMAT = 2  # of the two files
 DTYPE = np.dtype("<f4")
+ABANDONED_SECONDS = 60.0  # since something was written into a temporary file whose process must be gone
 PART_SECONDS = 3600.0  # of sound: some 100 MB, and what a kill costs at most
 
 
@@ -99,8 +102,10 @@ def write_part(
     part = Part(data, ids, frames, failed, dim, av)
     index = {"format": FORMAT, **{key: value for key, value in part._asdict().items() if key != "data"}}
     write_atomically(data.with_suffix(".json"), json.dumps(index, ensure_ascii=False))
-    for left in folder.glob(f".{data.stem}.*.tmp"):  # by killed processes: whoever writes this part has its lock
-        left.unlink(missing_ok=True)
+    for left in folder.glob(f".{data.stem}.*.tmp"):  # by the killed; others work where no locks are
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                left.unlink()
     return part
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 def elu_plus_one(x: Tensor) -> Tensor:
     """φ(x) = elu(x) + 1, written so that it neither underflows to 0 below -17 nor costs a slow elu.
 
-    The slope at 0 is 1: `clamp` has none there, nor would `relu`, whereas `threshold` has.
+    The slope at 0 is 1: `relu` has none there in any version of torch, whereas `clamp` had one in some.
     """
-    return torch.exp(x.clamp(max=0)) + F.threshold(x, -torch.finfo(torch.float32).tiny, 0.0)
+    return torch.exp(-(-x).relu()) + F.threshold(x, -torch.finfo(torch.float32).tiny, 0.0)
 
 
 FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -73,7 +74,10 @@ def read_runs(ledgers: Sequence[Path]) -> tuple[list[Run], list[str]]:
         run["ended"] = run.pop("end", None)
         run["state"] = run.get("reason") if run["ended"] else "killed"
         if not run["ended"] and latest[run["exp"]] == run["run"]:
-            _look(run)
+            try:
+                _look(run)
+            except DataError as error:  # its log is damaged; the other runs are still to be seen
+                notes.append(str(error))
     return ordered, notes
 
 
@@ -84,9 +88,10 @@ def _look(run: Run) -> None:
     run["state"] = "no end" if used is None else "running" if used else "killed"
     if "start" in run and folder.is_dir():
         log = read_log(folder)
-        best = min(log.validated, key=lambda e: e["dev_per"], default=None)
+        finite = [epoch for epoch in log.validated if math.isfinite(epoch["dev_per"])]
+        best = min(finite, key=lambda epoch: epoch["dev_per"], default=None)
         run["epochs"] = log.epochs[-1]["epoch"] if log.epochs else 0
-        if best is not None and best["dev_per"] == best["dev_per"]:
+        if best is not None:
             run |= {"best_epoch": best["epoch"], "best_per": best["dev_per"]}
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from asr.train.world import World
+from asr.upload import upload
 
 BUCKET_BYTES = 8 << 20  # fewer cost more messages, more leave less of the backward pass to hide them in
 
@@ -75,7 +76,7 @@ class GradientExchange:
 
     def _send(self) -> None:
         bucket = self._buckets[len(self._sent)]
-        has = torch.tensor([float(p.grad is not None) for p in bucket], device=bucket[0].device)
+        has = upload(torch.tensor([float(p.grad is not None) for p in bucket]), bucket[0].device)
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
         flat = torch.cat([*(part.reshape(-1) for part in parts), has])
         self._sent.append((flat, dist.all_reduce(flat, async_op=True)))
@@ -85,8 +86,14 @@ class GradientExchange:
             raise self._error
         while len(self._sent) < len(self._buckets):
             self._send()
-        for bucket, (flat, work) in zip(self._buckets, self._sent, strict=True):
+        for _, work in self._sent:
             work.wait()
-            *sums, counts = flat.split([*(p.numel() for p in bucket), len(bucket)])
-            for parameter, total, count in zip(bucket, sums, counts.tolist(), strict=True):
-                parameter.grad = total.view_as(parameter) if count else None
+        flats = [flat for flat, _ in self._sent]
+        counts = torch.cat([flat[-len(bucket) :] for bucket, flat in zip(self._buckets, flats, strict=True)]).tolist()
+        sums = [
+            total
+            for bucket, flat in zip(self._buckets, flats, strict=True)
+            for total in flat.split([*(p.numel() for p in bucket), len(bucket)])[:-1]
+        ]
+        for parameter, total, count in zip(self._bucket_of, sums, counts, strict=True):  # in the order of the buckets
+            parameter.grad = total.view_as(parameter) if count else None

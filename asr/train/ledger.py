@@ -121,6 +121,7 @@ class LedgerEntry:
         line = json.dumps({"run": self._run, "event": event, "time": time.time(), **values}, ensure_ascii=False)
         try:
             append_line(self._path, line)
-        except OSError as error:
-            log.warning("%s: the run is not written down there (%s)", self._path, error.strerror or error)
+        except (OSError, ValueError) as error:  # ValueError: a command line that is not UTF-8
+            reason = getattr(error, "strerror", None) or error
+            log.warning("%s: the run is not written down there (%s)", self._path, reason)
             self._path = None

@@ -189,12 +189,14 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
     epoch = counters.epoch + 1
     world = state.world
     world.place = f"end of epoch {epoch}"
+    state.watch.settle()  # on a GPU the time spent is known late
     last = epoch == config.epochs or world.from_first(lambda: state.out_of_time(state.elapsed))
     result: Validation | None = None
     if epoch % config.validate_every == 0 or last:
         result = _validate(state, stop)
         if world.any(stop.requested):  # the epoch ends again, with a whole validation, when the run is resumed
-            state.watch.seconds.pop("validation")
+            state.watch.settle()
+            state.watch.seconds.pop("validation", None)
             _interrupt(run, state)
     state.watch.settle()
     counters.elapsed = world.from_first(lambda: state.elapsed)
@@ -228,6 +230,7 @@ def _end_epoch(run: Run, state: State, stop: StopRequest) -> None:
         prune(run.folder, [kept[-1] for kept in counters.kept])  # after last.pt, whose epochs they are
     if result is not None:
         run.show(state)
+        world.wait()  # for rank 0, however long it draws
 
 
 def _validate(state: State, stop: StopRequest) -> Validation:

@@ -26,6 +26,8 @@ class Mixed:
     def __init__(self, precision: Precision, device: torch.device) -> None:
         self.device, self.dtype = device.type, DTYPES[precision]
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "float16")  # type: ignore[attr-defined]
+        if self.scaler.is_enabled():  # or it has no scale before the first loss, which a process may be late to have
+            self.scaler.scale(torch.zeros((), device=device))
 
     def forward(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device, self.dtype, enabled=self.dtype != torch.float32)

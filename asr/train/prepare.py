@@ -56,6 +56,7 @@ def prepare(recipe: Recipe, run: Run, world: World, trial: Trial | None = None) 
     train_set, dev_set = _sets(recipe, tokens, model, saved, (world.rank, world.size))
     if trial:
         dev_set = dev_set.first(trial.dev_utterances)
+    world.wait()  # features may take hours on one machine and be there on another
     _check_same(recipe, world, train_set, dev_set)
     if saved and saved["training"]["data"] != [train_set.fingerprint, dev_set.fingerprint]:
         raise DataError(

@@ -24,6 +24,7 @@ from torch import nn
 
 from asr.errors import AsrError
 from asr.train.config import TrainingConfig
+from asr.train.memory import lacks_memory
 from asr.train.run import pick_device
 from asr.wording import counted
 
@@ -161,6 +162,8 @@ class World:
             self._store.set(f"at/{self.rank}", f"{self.name}, {self.place}")
             call()
         except RuntimeError as error:
+            if lacks_memory(error):
+                raise
             raise LostProcess(self._who(error)) from None
 
     def _who(self, error: RuntimeError) -> str:

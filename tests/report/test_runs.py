@@ -61,6 +61,17 @@ def test_states_of_runs_that_have_no_end(ledger, tmp_path):
     assert of(runs("--json"))["c"]["state"] == "no end", "nobody can tell, as on another machine's disk"
 
 
+def test_a_damaged_log_hides_no_other_run_and_nan_is_no_best(ledger, tmp_path):
+    log = tmp_path / "exp" / "lsh" / "log.jsonl"
+    epochs = [{"event": "epoch", "epoch": i, "dev_per": per} for i, per in enumerate((float("nan"), 40.0, 45.0), 1)]
+    log.write_text("".join(json.dumps(epoch) + "\n" for epoch in epochs))
+    assert [of(runs("--json"))["c"][key] for key in ("best_epoch", "best_per")] == [2, 40.0]
+    log.write_text("nonsense\n" + log.read_text())
+    result = runs("--json")
+    assert set(of(result)) == {"a", "b", "c"}
+    assert str(log) in result.stderr
+
+
 def test_the_table_and_what_is_left_out(ledger):
     result = runs()
     assert result.exit_code == 0, result.output

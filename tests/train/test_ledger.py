@@ -90,6 +90,12 @@ def test_a_ledger_that_cannot_be_written_is_one_warning(toy, tmp_path, caplog):
     assert warnings == [f"{tmp_path}: the run is not written down there (Is a directory)"]
 
 
+def test_a_command_line_that_is_no_utf8_stops_no_training(toy, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["asr", "train", "\udcff"])
+    loop.train(toy.recipe(tmp_path / "exp", "training.epochs=1"))
+    assert "the run is not written down there" in caplog.text
+
+
 def test_key_then_environment_then_beside(toy, tmp_path, monkeypatch):
     recipe = toy.recipe(tmp_path / "exp")
     monkeypatch.delenv("ASR_LEDGER", raising=False)

@@ -81,8 +81,8 @@ class _Finder:
         at_speeds = [store.lengths(train.ids) for store in stores]
         self.frames = list(map(max, zip(*at_speeds, strict=True)))
         self.labels = [len(target) for target in train.targets]
-        # Where the batches of a step do not go round, each process gets its part of every batch (`World.part`).
-        self.parts = 1 if config.accumulate % world.size == 0 else world.size
+        # Fewer batches than processes: each gets its part of every batch. More: it may get a whole one (`World.part`).
+        self.parts = 1 if config.accumulate >= world.size else world.size
         self.least = max(self.frames) * self.views
         all_frames = min(map(sum, at_speeds)) * self.views
         bounds = {f"min_updates: {self.auto.min_updates}": all_frames // (self.auto.min_updates * config.accumulate)}
