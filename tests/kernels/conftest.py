@@ -57,6 +57,24 @@ class Emulation:
         assert not data
         return found
 
+    def check(self, sanitizer: str, small: list, cases: list) -> None:
+        """The cases come out right and the sanitizer has nothing to say; races are the same in each."""
+        chosen = cases if sanitizer == "address" else [*small, *cases[::3]]
+        for case, found in zip(chosen, self.run(sanitizer, chosen), strict=True):
+            case.check(found)
+
+    def check_barriers(self, small: list) -> None:
+        """Without any one of them ThreadSanitizer finds a race: none is missing, none is for nothing."""
+        assert self.barriers() > 15
+        for number in range(self.barriers()):
+            with pytest.raises(RuntimeError, match="data race"):
+                self.run("thread", small, str(number))
+
+    def check_fault(self, folder: Path, fault: tuple[str, str, str], cases: list) -> None:
+        """AddressSanitizer sees an index that is off by one."""
+        with pytest.raises(RuntimeError, match="heap-buffer-overflow"):
+            self.with_fault(folder, *fault).run("address", cases)
+
     def with_fault(self, folder: Path, file: str, right: str, wrong: str) -> Emulation:
         """The same program from a copy of the sources in which `right` is `wrong`."""
         shutil.copytree(build.sources() / "cuda", folder / "cuda")
