@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 from matplotlib.transforms import Bbox
 
@@ -21,6 +22,8 @@ MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5))]
 MARK = 12  # pixels around a point that no name may cover
 CAP = 6  # and of an interval bar with its caps
+LINE = {"arrowstyle": "-", "linewidth": 0.6, "shrinkB": 5}  # from a name to its point
+FEW = 8  # models that an ordinary figure has room for
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ def plot_curves(curves: Sequence[Curve], ylabel: str, path: Path, xlabel: str = 
 
     Several curves of one model, its seeds, are thin lines of one colour under one name.
     """
-    figure, (axes,) = _figure(1)
     models = list(dict.fromkeys(curve.model for curve in curves))
+    figure, (axes,) = _figure(1, len(models))
     width = 1.6 if len(models) == len(curves) else 0.8
     for index, curve in enumerate(curves):
         style = _style(models.index(curve.model))
@@ -54,7 +57,9 @@ def plot_curves(curves: Sequence[Curve], ylabel: str, path: Path, xlabel: str = 
     if max((max(curve.steps, default=1) for curve in curves), default=1) == 1:
         axes.set_xlim(0, 2)  # by itself the axis would show thousandths of an epoch
     _scale(axes, "y", [v for curve in curves for v in curve.values])
-    if curves:
+    if len(models) > FEW:  # over the curves they would hide them
+        figure.legend(frameon=False, loc="outside right upper", fontsize=9)
+    elif curves:
         axes.legend(frameon=False)
     _save(figure, path)
 
@@ -68,7 +73,7 @@ def plot_rate_by_time(rows: Sequence[Row], path: Path) -> None:
     models = list(dict.fromkeys(row.model for row in rows))
     points = [point for row in rows for point in _points(row, dev=any(r.published and r.dev_rate for r in rows))]
     sets = list(dict.fromkeys(point.panel for point in points))
-    figure, panels = _figure(max(1, len(sets)))
+    figure, panels = _figure(max(1, len(sets)), len(models))
     for name, axes in zip(sets, panels, strict=False):
         shown = [point for point in points if point.panel == name]
         for point in shown:
@@ -117,8 +122,9 @@ def _style(index: int) -> dict[str, Any]:
     }
 
 
-def _figure(panels: int) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(6.4 * panels, 4.2), dpi=160, layout="constrained")
+def _figure(panels: int, models: int = 1) -> tuple[Figure, list[Axes]]:
+    size = 1 + 0.04 * max(0, models - FEW)
+    figure = Figure(figsize=(6.4 * size * panels, 4.2 * size), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(1, panels, squeeze=False)[0])
     for one in axes:
@@ -142,7 +148,10 @@ def _scale(axes: Axes, side: str, values: Sequence[float]) -> None:
 
 
 def _label(axes: Axes, points: Sequence[_Point], colours: Sequence[str]) -> None:
-    """Name each point beside it, in the first of some places that hides no point, no interval and no other name."""
+    """Name each point beside it, where no point, interval or other name is hidden, or the least of them.
+
+    A name that is not right beside its point has a line to it.
+    """
     canvas = FigureCanvasAgg(axes.get_figure(root=True))
     canvas.draw()  # positions in pixels exist only after a layout
     taken = []
@@ -155,20 +164,29 @@ def _label(axes: Axes, points: Sequence[_Point], colours: Sequence[str]) -> None
             (_, low), (_, high) = axes.transData.transform(ends)
             taken.append(Bbox.from_extents(x - CAP, low, x + CAP, high))
     sides = [(9, "left"), (-9, "right"), (0, "center")]
-    places = [(dx, dy, align) for dy in (5, -11, 17, -23, 29, -35) for dx, align in sides if dx or abs(dy) > 11]
+    heights = (5, -11, 17, -23, 29, -35, 41, -47, 53, -59)
+    places = [(dx, dy, align) for dy in heights for dx, align in sides if dx or abs(dy) > 11]
+    places += [(4 * dx, dy, align) for dx, dy, align in places if dx]
     for point, colour in zip(points, colours, strict=True):
         name, spot = point.row.label, (point.x, point.y)
         labels = [
-            axes.annotate(name, spot, (dx, dy), textcoords="offset points", ha=align, color=colour, fontsize=9)
+            axes.annotate(
+                name,
+                spot,
+                (dx, dy),
+                textcoords="offset points",
+                ha=align,
+                color=colour,
+                fontsize=9,
+                arrowprops={**LINE, "color": colour} if abs(dy) > 11 or abs(dx) > 9 else None,
+            )
             for dx, dy, align in places
         ]
-        boxes = [label.get_window_extent(canvas.get_renderer()) for label in labels]
-        free = (
-            i
-            for i, box in enumerate(boxes)
-            if axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 and not any(box.overlaps(other) for other in taken)
-        )
-        best = next(free, 0)
+        for label in labels:
+            label.update_positions(canvas.get_renderer())
+        boxes = [Text.get_window_extent(label, canvas.get_renderer()) for label in labels]  # without the lines
+        inside = [i for i, box in enumerate(boxes) if axes.bbox.contains(*box.min) and axes.bbox.contains(*box.max)]
+        best = min(inside, key=lambda i: sum(boxes[i].overlaps(other) for other in taken), default=0)
         taken.append(boxes[best])
         labels[best].set_in_layout(False)  # else the panel would shrink by what it was measured with
         for i, label in enumerate(labels):
