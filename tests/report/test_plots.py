@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import matplotlib.image
 import numpy as np
+from matplotlib.text import Text
 
 from asr.report import plots
 from asr.report.plots import Curve, plot_curves, plot_rate_by_time
@@ -65,6 +66,20 @@ def test_names_of_points_do_not_overlap(monkeypatch):
     boxes = [text.get_window_extent() for text in test.texts]
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     assert dev.get_xscale() == "log"
+
+
+def test_twenty_models_are_told_apart(monkeypatch):
+    models = [f"a-mixer-{i}" for i in range(20)]
+    near = [Row(m, {"test": Rate("PER", 9 + i % 5, 8, 14)}, epoch_seconds=40 + i / 4) for i, m in enumerate(models)]
+    (axes,) = drawn(monkeypatch, lambda path: plot_rate_by_time(near, path)).axes
+    boxes = [Text.get_window_extent(text) for text in axes.texts]  # the names without their lines
+    assert len(boxes) == 20
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    figure = drawn(monkeypatch, lambda path: plot_curves([Curve(m, [1, 2], [2.0, 1.0]) for m in models], "loss", path))
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 20
+    assert not legend.get_window_extent().overlaps(figure.axes[0].bbox)
 
 
 def test_nothing_to_plot_still_makes_a_picture(tmp_path):
