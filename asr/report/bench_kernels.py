@@ -18,7 +18,7 @@ from torch import Tensor
 
 from asr.kernels import causal_linear_attention, linear_attention, lsh_attention
 from asr.kernels.backend import forced
-from asr.train.measure import synchronise
+from asr.train.measure import keep_freed_memory, synchronise
 
 CPU = torch.device("cpu")
 HEADS, ROUNDS, BUCKET = 6, 4, 32  # of the paper's WSJ models
@@ -58,7 +58,11 @@ def measure(
 def interleaved(
     methods: Mapping[str, Callable[..., Tensor]], inputs: tuple[Tensor, ...], repeats: int
 ) -> dict[str, tuple[float, float]]:
-    """Median milliseconds by method: forward without gradients, and forward and backward; methods take turns."""
+    """Median milliseconds by method: forward without gradients, and forward and backward; methods take turns.
+
+    Freed memory is kept, as it is in a training: else a method pays for new pages or not as those before it left them.
+    """
+    keep_freed_memory()
     forward: dict[str, list[float]] = {name: [] for name in methods}
     both: dict[str, list[float]] = {name: [] for name in methods}
     with torch.no_grad():  # warms up, too

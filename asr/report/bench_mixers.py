@@ -32,7 +32,7 @@ from asr.attention.softmax import SoftmaxConfig
 from asr.attention.ssm import SsmConfig
 from asr.attention.summary import SummaryConfig
 from asr.report.bench_kernels import interleaved
-from asr.train.measure import keep_freed_memory, peak_memory_mb, reset_peak_memory
+from asr.train.measure import peak_memory_mb, reset_peak_memory
 
 BASELINE = "softmax"
 MIXERS: dict[str, AttentionConfig] = {
@@ -97,7 +97,6 @@ def measure(
     report: Callable[[str], None] = lambda line: None,
 ) -> list[Cost]:
     """Every mixer at every length; batch = tokens / frames, at least 1."""
-    keep_freed_memory()
     facts = {name: _facts(name, config) for name, config in MIXERS.items()}
     rows = []
     for frames in lengths:
