@@ -9,6 +9,7 @@ its weight. `conformer` (Gulati et al., "Conformer", 2020, section 2.4) is that 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,10 +18,7 @@ from torch import Tensor, nn
 from asr.attention.mixer import Mixer
 from asr.encoder.config import TransformerConfig
 from asr.encoder.convolution import GatedConvolution
-from asr.encoder.depth import StochasticDepth
-from asr.encoder.dropout import Dropout
-
-ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
+from asr.encoder.dropout import Dropout, Residual
 
 
 class BlockState(NamedTuple):
@@ -37,7 +35,7 @@ class Block(nn.Module):
 
     Args:
         looks_back: the convolution sees only the past.
-        left_out: probability that a residual branch is left out for an utterance; see `StochasticDepth`.
+        left_out: probability that a residual branch is left out for an utterance; see `Residual`.
 
     Attributes:
         causal: no frame sees a later one.
@@ -57,7 +55,7 @@ class Block(nn.Module):
         parts = (self.first, self.mixer, self.convolution, self.feedforward)
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for part in parts if part is not None)
         self.last = nn.LayerNorm(dim) if config.block == "conformer" else nn.Identity()
-        self.dropout = nn.Sequential(Dropout(config.dropout), StochasticDepth(left_out))
+        self.residual = Residual(config.dropout, left_out)
         sees_ahead = self.convolution is not None and not looks_back
         self.causal, self.streams = mixer.causal and not sees_ahead, mixer.streams and not sees_ahead
 
@@ -98,16 +96,16 @@ class Block(nn.Module):
         present = [(part, weight) for part, weight in parts if part is not None]
         for (part, weight), norm in zip(present, self.norms, strict=True):
             if self.pre:
-                x = x.add(self.dropout(part(norm(x))), alpha=weight)
+                x = self.residual(x, part(norm(x)), weight)
             else:
-                x = norm(x.add(self.dropout(part(x)), alpha=weight))
+                x = norm(self.residual(x, part(x), weight))
         return self.last(x)
 
 
 def _feedforward(config: TransformerConfig) -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(config.dim, config.feedforward),
-        ACTIVATIONS[config.activation](),
-        Dropout(config.dropout),
-        nn.Linear(config.feedforward, config.dim),
-    )
+    parts = {  # named as checkpoints have them: the activation, once a part of its own, was the second
+        "0": nn.Linear(config.dim, config.feedforward),
+        "2": Dropout(config.dropout, config.activation),
+        "3": nn.Linear(config.feedforward, config.dim),
+    }
+    return nn.Sequential(OrderedDict(parts))

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.attention.masks import zero_padding
-from asr.kernels import depthwise_convolution
+from asr.kernels import depthwise_convolution, gate
 
 
 class GatedConvolution(nn.Module):
@@ -38,7 +37,7 @@ class GatedConvolution(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        x = zero_padding(F.glu(self.gate(x), dim=-1), lengths)  # a bias must not reach real frames from the padding
+        x = gate(self.gate(x), lengths)  # a bias must not reach real frames from the padding
         kernel = self.depthwise.kernel_size[1]
         return self._convolve(x, *((kernel - 1, 0) if self.causal else (kernel // 2, kernel // 2)))
 

@@ -1,29 +1,39 @@
-"""Dropout whose random bits are cheap on a CPU.
-
-torch's CPU generator spends a whole draw on every element, which makes dropout a tenth of a training step. Here eight
-elements share one 64-bit draw, so that the probability is rounded to a multiple of 1/256.
-"""
+"""Dropout, and the sum of a residual with a branch that is subject to it."""
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.kernels import dropout
+from asr.encoder.depth import StochasticDepth
+from asr.kernels import add_dropout, dropout
+from asr.kernels.dropout import ACTIVATIONS
 
 
 class Dropout(nn.Module):
-    """Srivastava et al. 2014: in training each element becomes 0 with probability p, the others grow by 1 / (1 − p)."""
+    """Srivastava et al. 2014: in training each element becomes 0 with probability p, the others grow by 1 / (1 − p).
 
-    def __init__(self, p: float) -> None:
+    Args:
+        activation: what comes before; one of `asr.kernels.dropout.ACTIVATIONS`.
+    """
+
+    def __init__(self, p: float, activation: str = "identity") -> None:
         super().__init__()
-        self.p = p
+        self.p, self.activation = p, activation
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0.0:
-            return x
-        if x.device.type != "cpu":
-            return F.dropout(x, self.p)
-        draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
-        return dropout(x, draws, min(255, max(1, round(self.p * 256))))
+        if self.training and self.p:
+            return dropout(x, self.p, self.activation)
+        return ACTIVATIONS[self.activation](x)
+
+
+class Residual(nn.Module):
+    """x + weight · dropout(y), of which in training an utterance's y may be left out whole; see `StochasticDepth`."""
+
+    def __init__(self, p: float, left_out: float = 0.0) -> None:
+        super().__init__()
+        self.dropout, self.depth = Dropout(p), StochasticDepth(left_out)
+
+    def forward(self, x: Tensor, y: Tensor, weight: float = 1.0) -> Tensor:
+        if self.training and self.dropout.p and not self.depth.p:
+            return add_dropout(x, y, self.dropout.p, weight)
+        return x.add(self.depth(self.dropout(y)), alpha=weight)

@@ -7,19 +7,21 @@ Every op is one function. It picks its implementation by where its inputs lie an
 from asr.kernels.backend import prepare
 from asr.kernels.causal import causal_linear_attention, causal_linear_step
 from asr.kernels.depthwise import depthwise_convolution
-from asr.kernels.dropout import dropout
+from asr.kernels.dropout import add_dropout, dropout
 from asr.kernels.features import FEATURE_MAPS, rotary_table
 from asr.kernels.gated import gated_linear_attention
 from asr.kernels.linear import linear_attention
 from asr.kernels.lsh import lsh_attention
-from asr.kernels.padding import zero_padding
+from asr.kernels.padding import gate, zero_padding
 
 __all__ = [
     "FEATURE_MAPS",
+    "add_dropout",
     "causal_linear_attention",
     "causal_linear_step",
     "depthwise_convolution",
     "dropout",
+    "gate",
     "gated_linear_attention",
     "linear_attention",
     "lsh_attention",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, library
 
 from asr.kernels.backend import LIBRARY, compiled
+from asr.kernels.differentiable import differentiable
 from asr.kernels.features import FEATURE_MAPS, check, common, hide_padding, turn, wide
 
 
@@ -68,9 +69,7 @@ def causal_linear_attention(
     q, k, v = common(q, k, v)
     extra = [None if t is None else t.float().contiguous() for t in (decay, kv, ksum)]
     return CausalOutput(
-        *torch.ops.asr.causal_linear_attention(
-            q, k, v, lengths.long().contiguous(), table, *extra, feature_map, normalise, eps
-        )
+        *_causal_linear_attention(q, k, v, lengths.long().contiguous(), table, *extra, feature_map, normalise, eps)
     )
 
 
@@ -231,4 +230,4 @@ def _backward(ctx: Any, dout: Tensor, dkv: Tensor, dksum: Tensor) -> tuple[Tenso
     return (dq, dk, dv, None, None, ddecay, *start, None, None, None)
 
 
-library.register_autograd("asr::causal_linear_attention", _backward, setup_context=_save, lib=LIBRARY)
+_causal_linear_attention = differentiable("causal_linear_attention", _save, _backward)

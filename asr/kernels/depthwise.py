@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, library
 
 from asr.kernels.backend import LIBRARY, on_cpu
+from asr.kernels.differentiable import differentiable
 
 
 def depthwise_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, left: int, right: int) -> Tensor:
@@ -33,7 +34,7 @@ def depthwise_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, left: 
         tensor([1., 2., 3., 3.])
     """
     if x.dtype == weight.dtype == torch.float32 and on_cpu(x):
-        return torch.ops.asr.depthwise_convolution(x.contiguous(), weight.contiguous(), bias, left, right)  # type: ignore[no-any-return]
+        return _depthwise_convolution(x.contiguous(), weight.contiguous(), bias, left, right)  # type: ignore[no-any-return]
     return reference(x, weight, bias, left, right)
 
 
@@ -74,4 +75,4 @@ def _backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
     return dx, dweight, dbias if ctx.biased else None, None, None
 
 
-library.register_autograd("asr::depthwise_convolution", _backward, setup_context=_save, lib=LIBRARY)
+_depthwise_convolution = differentiable("depthwise_convolution", _save, _backward)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, library
 
 from asr.kernels.backend import LIBRARY, compiled
+from asr.kernels.differentiable import differentiable
 from asr.kernels.features import FEATURE_MAPS, check, common, hide_padding, turn, wide
 
 
@@ -53,7 +54,7 @@ def linear_attention(
     if not normalise or not compiled(q, v):
         return reference(q, k, v, lengths, table, feature_map, eps, normalise)
     q, k, v = common(q, k, v)
-    return torch.ops.asr.linear_attention(q, k, v, lengths.long().contiguous(), table, feature_map, eps)[0]
+    return _linear_attention(q, k, v, lengths.long().contiguous(), table, feature_map, eps)[0]
 
 
 def reference(
@@ -113,4 +114,4 @@ def _backward(ctx: Any, dout: Tensor, dkv: Tensor, dksum: Tensor) -> tuple[Tenso
     return (*gradients, None, None, None, None)
 
 
-library.register_autograd("asr::linear_attention", _backward, setup_context=_save, lib=LIBRARY)
+_linear_attention = differentiable("linear_attention", _save, _backward)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, library
 
 from asr.kernels.backend import LIBRARY, compiled
+from asr.kernels.differentiable import differentiable
 from asr.kernels.features import check, common, wide
 
 MAX_COLUMNS = 1024  # of a rotation: at most 2048 buckets
@@ -68,7 +69,7 @@ def lsh_attention(
         return reference(qk, v, lengths, rotation, bucket_size, causal, k)
     qk, v = common(qk, v)
     rotation = rotation.float().contiguous()
-    return torch.ops.asr.lsh_attention(qk, v, lengths.long().contiguous(), rotation, bucket_size, causal)[0]
+    return _lsh_attention(qk, v, lengths.long().contiguous(), rotation, bucket_size, causal)[0]
 
 
 def bucket_counts(lengths: Tensor, bucket_size: int) -> Tensor:
@@ -234,4 +235,4 @@ def _backward(ctx: Any, dout: Tensor, dlse: Tensor, dorder: Tensor) -> tuple[Ten
     return (*gradients, None, None, None, None)
 
 
-library.register_autograd("asr::lsh_attention", _backward, setup_context=_save, lib=LIBRARY)
+_lsh_attention = differentiable("lsh_attention", _save, _backward)

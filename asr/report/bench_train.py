@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ from asr.train.state import State
 from asr.train.validate import validate
 from asr.train.world import World
 
-TURN = 5  # steps of a turn; those of the first are profiled, too
+TURN = 5  # steps of a turn; those of the first also show the operators
 
 
 class Figure(NamedTuple):
@@ -75,7 +76,7 @@ def measure(
         turns = _take_turns(state, chosen, bare, report)
         few = chosen[:TURN]
         report("operators")
-        operators = operator_seconds(lambda: _run(few, state), state.device, turns[0].seconds)
+        operators = operator_seconds([partial(_run, [group], state) for group in few], state.device)
         flops = count_flops(lambda: _run(few, state))
         flops_per_frame = flops / sum(_padded(state, group) for group in few)
         figures = _data_figures(state, chosen) + _step_figures(turns) + _shares("operators", operators, "% of a step")

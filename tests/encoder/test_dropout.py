@@ -12,7 +12,7 @@ from asr.encoder.dropout import Dropout
 def test_share_scale_and_gradient(p):
     torch.manual_seed(0)
     layer = Dropout(p)
-    x = torch.ones(999, 101, requires_grad=True)
+    x = torch.ones(101, 999, requires_grad=True)
     y = layer(x)
     y.sum().backward()
     zero = (y == 0).float().mean().item()
@@ -20,7 +20,7 @@ def test_share_scale_and_gradient(p):
     assert y.mean().item() == pytest.approx(1, abs=0.01)
     assert torch.equal(x.grad, y)
     rows = torch.corrcoef((y.detach() == 0).float()[:50]).fill_diagonal_(0)
-    assert rows.abs().max() < 0.5, "neighbouring rows must not repeat each other's draws"
+    assert rows.abs().max() < 0.25, "neighbouring rows must not repeat each other's draws"
 
 
 def test_evaluation_and_p_0_leave_x_alone():

@@ -210,7 +210,7 @@ def test_operators_are_told_apart():
         with torch.profiler.record_function("data"):
             x @ x
 
-    seconds = operator_seconds(run, CPU)
+    seconds = operator_seconds([run], CPU)
     assert tuple(seconds) == ALL
     present = {kind for kind, s in seconds.items() if s > 0}
     assert present == {"products", "convolutions", "element by element, copies", "data", REST}
