@@ -56,11 +56,15 @@ def measure(
 
 
 def interleaved(
-    methods: Mapping[str, Callable[..., Tensor]], inputs: tuple[Tensor, ...], repeats: int
+    methods: Mapping[str, Callable[..., Tensor]], inputs: tuple[Tensor, ...], repeats: int, awake: float = 0.0
 ) -> dict[str, tuple[float, float]]:
     """Median milliseconds by method: forward without gradients, and forward and backward; methods take turns.
 
     Freed memory is kept, as it is in a training: else a method pays for new pages or not as those before it left them.
+
+    Args:
+        awake: seconds of calls before the one that is timed. Threads sleep where they had nothing to do for a
+            millisecond or two, and waking them takes longer than a small op.
     """
     keep_freed_memory()
     forward: dict[str, list[float]] = {name: [] for name in methods}
@@ -70,18 +74,25 @@ def interleaved(
     for repeat in range(repeats + 1):  # the first warms the backward passes up
         for name, method in methods.items():
             with torch.no_grad():
-                ms = _milliseconds(lambda method=method: method(*inputs))  # type: ignore[misc]
+                ms = _milliseconds(lambda method=method: method(*inputs), awake)  # type: ignore[misc]
             leaves = [t.detach().requires_grad_() for t in inputs]
-            ms_both = _milliseconds(
-                lambda method=method, name=name, leaves=leaves: method(*leaves).backward(gradients[name])  # type: ignore[misc]
-            )
+
+            def run(method: Callable[..., Tensor] = method, name: str = name, leaves: list[Tensor] = leaves) -> None:
+                for leaf in leaves:
+                    leaf.grad = None
+                method(*leaves).backward(gradients[name])  # type: ignore[no-untyped-call]
+
+            ms_both = _milliseconds(run, awake)
             if repeat:
                 forward[name].append(ms)
                 both[name].append(ms_both)
     return {name: (statistics.median(forward[name]), statistics.median(both[name])) for name in methods}
 
 
-def _milliseconds(run: Callable[[], Any]) -> float:
+def _milliseconds(run: Callable[[], Any], awake: float = 0.0) -> float:
+    begun = time.perf_counter()
+    while time.perf_counter() < begun + awake:
+        run()
     start = time.perf_counter()
     run()
     return 1e3 * (time.perf_counter() - start)
