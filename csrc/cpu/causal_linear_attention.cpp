@@ -8,7 +8,8 @@
 // Inside a chunk masked matrix products, between chunks the state. The backward pass walks forward once for q and back once
 // for k and v, computing the states anew: it stores two floats per frame and head. Every segment of fixed length starts
 // from the exact state before it and sums its own part from zero, so that segments can be worked on at once where there are
-// fewer heads than threads, and the bits are the same if they are not.
+// fewer heads than threads, and the bits are the same if they are not. Otherwise the heads of a row, which lie side by side
+// in memory, are walked together, a stretch of each in turn.
 
 #include <tuple>
 
@@ -32,29 +33,30 @@ std::tuple<Tensor, Tensor, Tensor> forward(
   const Buffer last(x.heads * x.state);
 
   x.run({Walk{
-      kv ? kv->const_data_ptr<float>() : nullptr, ksum ? ksum->const_data_ptr<float>() : nullptr, last, true,
-      [&](const Piece& at, const float* before, float* part, bool write) {
-        const auto [b, h, head, segment, start, stop, end] = at;
+      kv ? kv->const_data_ptr<float>() : nullptr, ksum ? ksum->const_data_ptr<float>() : nullptr, last, true, false,
+      [&](const Piece& at, const float* before, float* part, bool write, Workspace& w) {
+        const auto [b, h, stop] = std::tuple(at.b, at.h, at.stop);
         const Powers a = x.powers(h);
-        Workspace w(x);
         float* part_z = part + x.d * x.m;
-        for (int64_t t = start; t < stop; t += kChunk) {
+        const float* before_z = before ? before + x.d * x.m : nullptr;
+        for (int64_t t = at.start; t < stop; t += kChunk) {
           const int64_t count = std::min(kChunk, stop - t);
           const float* fk = x.features(x.k, b, h, t, count, w.phi_k, w.turned_k, false);
           const Matrix values = view_rows(x.v, b, h, t, count, w.values, x.m);
           if (write) {
             const float* fq = x.features(x.q, b, h, t, count, w.phi_q, w.turned_q, false);
-            combine(w.now, before, a.at(t - start), part, x.d * x.m);
+            const float* s = combine(w.now, before, a.at(t - at.first), part, x.d * x.m);
             const float* reach = a.base == 1 ? fq : weighted(w.scaled, fq, x.d, a, 1, 1, count, x.d);
-            const int64_t turns = tiles(count, x.m), next = t + kChunk;
-            Ahead next_q(x.q, b, h, next, kChunk, turns), next_y(y, b, h, next, kChunk, turns);
-            product(w.result, x.m, reach, x.d, 1, w.now, x.m, count, x.m, x.q.dim, [&] { next_q(), next_y(); });
+            const int64_t turns = tiles(count, x.m);
+            Ahead next_q = at.ahead(x.q, t, turns), next_y = at.ahead(y, t, turns);
             turn_over(w.across_d, const_cast<float*>(fk), x.d, count, x.d, w.scratch);
             triangle(w.p, fq, x.d, w.across_d, x.q.dim, count, a);
-            lower(w.result, x.m, w.p, values.data, values.ld, count, x.m);
+            lower(
+                w.result, x.m, {reach, x.d, 1, s, x.m, x.q.dim}, w.p, values.data, values.ld, count, x.m,
+                [&] { next_q(), next_y(); });
           }
           if (write && x.normalise) {
-            remember(part_z, w.phi_k, count, x.d, a, 1, nullptr, w.sums, before + x.d * x.m, a.at(t - start + 1));
+            remember(part_z, w.phi_k, count, x.d, a, 1, nullptr, w.sums, before_z, a.at(t - at.first + 1));
             x.inverse(w.weights, w.phi_q, w.sums, x.d, count);
             store_rows(
                 y, b, h, t, count, w.result, x.m, [&](vec sum, int64_t i, int64_t) { return sum * w.weights[i]; });
@@ -62,11 +64,12 @@ std::tuple<Tensor, Tensor, Tensor> forward(
             remember(part_z, w.phi_k, count, x.d, a);
             if (write) store_rows(y, b, h, t, count, w.result, x.m);
           }
-          const int64_t turns = tiles(x.q.dim, x.m), next = t + kChunk;
-          Ahead next_k(x.k, b, h, next, kChunk, turns), next_v(x.v, b, h, next, kChunk, turns);
-          absorb(x, part, fk, values.data, values.ld, a, count, w.scaled, [&] { next_k(), next_v(); });
+          const int64_t turns = tiles(x.q.dim, x.m);
+          Ahead next_k = at.ahead(x.k, t, turns), next_v = at.ahead(x.v, t, turns);
+          const float* f = decayed(x, part, fk, a, count, w.scaled);
+          gemm(part, x.m, f, 1, x.d, values.data, values.ld, x.q.dim, x.m, count, [&] { next_k(), next_v(); });
         }
-        if (write) zero_rows(y, b, h, stop, end);
+        if (write) zero_rows(y, b, h, stop, at.end);
       }}});
   for (int64_t head = 0; head < x.heads; ++head) {
     const float* s = last + head * x.state;

@@ -20,27 +20,48 @@ inline void keep(vec& x) {
 #endif
 }
 
-template <bool kAdd, int R, int V>
-inline void tile(float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t k) {
+// A (m x k) and B (k x n) of a product. Element (i, p) of A lies at a[i * ai + p * ap], so A may be transposed; rows of B
+// are contiguous and ldb apart.
+struct Factors {
+  const float* a;
+  int64_t ai, ap;
+  const float* b;
+  int64_t ldb, k;
+
+  Factors from(int64_t row) const { return {a + row * ai, ai, ap, b, ldb, k}; }
+};
+
+// sum += the tile of the product at row i and column j. Inlined, or small products wait for their arguments.
+template <int R, int V>
+[[gnu::always_inline]] inline void accumulate(vec (&sum)[R][V], Factors x, int64_t i, int64_t j) {
+  const float *a = x.a + i * x.ai, *b = x.b + j;
+#pragma GCC unroll 4
+  for (int64_t p = 0; p < x.k; ++p) {
+    vec row[V];
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) {
+      row[v] = load(b + p * x.ldb + v * kWidth);
+      keep(row[v]);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const vec element = splat(a[r * x.ai + p * x.ap]);
+#pragma GCC unroll 16
+      for (int v = 0; v < V; ++v) sum[r][v] += element * row[v];
+    }
+  }
+}
+
+// The tile of C at row i and column j: the sum of all products' there, in registers until it is whole.
+template <bool kAdd, int R, int V, typename... X>
+[[gnu::always_inline]] inline void tile(float* c, int64_t ldc, int64_t i, int64_t j, const X&... x) {
+  c += i * ldc + j;
   vec sum[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
     for (int v = 0; v < V; ++v) sum[r][v] = kAdd ? load(c + r * ldc + v * kWidth) : vec{};
-  for (int64_t p = 0; p < k; ++p) {
-    vec row[V];
-#pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) {
-      row[v] = load(b + p * ldb + v * kWidth);
-      keep(row[v]);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const vec x = splat(a[r * ai + p * ap]);
-#pragma GCC unroll 16
-      for (int v = 0; v < V; ++v) sum[r][v] += x * row[v];
-    }
-  }
+  (accumulate(sum, x, i, j), ...);
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
@@ -52,38 +73,42 @@ struct Nothing {
   void operator()() const {}
 };
 
-// How often, at the least.
+// How often, at the least, of m rows and n columns.
 inline int64_t tiles(int64_t m, int64_t n) {
   return std::max<int64_t>(1, (m + kRows - 1) / kRows * ((n + kVectors * kWidth - 1) / (kVectors * kWidth)));
 }
 
-template <bool kAdd, int R, typename F>
-inline void strip(
-    float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t n, int64_t k,
-    F& between) {
+template <bool kAdd, int R, typename F, typename... X>
+inline void strip(float* c, int64_t ldc, int64_t i, int64_t n, F& between, const X&... x) {
   int64_t j = 0;
-  for (; j + kVectors * kWidth <= n; j += kVectors * kWidth, between())
-    tile<kAdd, R, kVectors>(c + j, ldc, a, ai, ap, b + j, ldb, k);
-  for (; j < n; j += kWidth, between()) tile<kAdd, R, 1>(c + j, ldc, a, ai, ap, b + j, ldb, k);
+  if constexpr (R <= 2)  // more columns instead, or sums wait for each other
+    for (; j + 2 * kVectors * kWidth <= n; j += 2 * kVectors * kWidth, between(), between())
+      tile<kAdd, R, 2 * kVectors>(c, ldc, i, j, x...);
+  for (; j + kVectors * kWidth <= n; j += kVectors * kWidth, between()) tile<kAdd, R, kVectors>(c, ldc, i, j, x...);
+  for (; j < n; j += kWidth, between()) tile<kAdd, R, 1>(c, ldc, i, j, x...);
 }
 
-// C (m x n) += A (m x k) B (k x n). Element (i, p) of A lies at a[i * ai + p * ap], so A may be transposed; rows of B
-// and C are contiguous and ldb, ldc apart; n is a multiple of kWidth. Sums run over p in order, whatever m and n are.
-// `between` is called after every tile of C.
+// C (m x n) = the sum of products, or += it. Rows of C are contiguous and ldc apart; n is a multiple of kWidth. Sums run
+// over p in order, whatever m and n are. `between` is called between tiles of C, `tiles(m, n)` times or more.
+template <bool kAdd, typename F, typename... X>
+inline void products(float* c, int64_t ldc, int64_t m, int64_t n, F&& between, const X&... x) {
+  int64_t i = 0;
+  for (; i + kRows <= m; i += kRows) strip<kAdd, kRows>(c, ldc, i, n, between, x...);
+  switch (m - i) {
+    case 5: strip<kAdd, 5>(c, ldc, i, n, between, x...); break;
+    case 4: strip<kAdd, 4>(c, ldc, i, n, between, x...); break;
+    case 3: strip<kAdd, 3>(c, ldc, i, n, between, x...); break;
+    case 2: strip<kAdd, 2>(c, ldc, i, n, between, x...); break;
+    case 1: strip<kAdd, 1>(c, ldc, i, n, between, x...); break;
+  }
+}
+
+// C += A B
 template <bool kAdd = true, typename F = Nothing>
 inline void gemm(
     float* c, int64_t ldc, const float* a, int64_t ai, int64_t ap, const float* b, int64_t ldb, int64_t m, int64_t n,
     int64_t k, F&& between = {}) {
-  int64_t i = 0;
-  for (; i + kRows <= m; i += kRows) strip<kAdd, kRows>(c + i * ldc, ldc, a + i * ai, ai, ap, b, ldb, n, k, between);
-  c += i * ldc, a += i * ai;
-  switch (m - i) {
-    case 5: strip<kAdd, 5>(c, ldc, a, ai, ap, b, ldb, n, k, between); break;
-    case 4: strip<kAdd, 4>(c, ldc, a, ai, ap, b, ldb, n, k, between); break;
-    case 3: strip<kAdd, 3>(c, ldc, a, ai, ap, b, ldb, n, k, between); break;
-    case 2: strip<kAdd, 2>(c, ldc, a, ai, ap, b, ldb, n, k, between); break;
-    case 1: strip<kAdd, 1>(c, ldc, a, ai, ap, b, ldb, n, k, between); break;
-  }
+  products<kAdd>(c, ldc, m, n, between, Factors{a, ai, ap, b, ldb, k});
 }
 
 // C = A B

@@ -23,6 +23,7 @@ SHAPES = [  # batch, time, heads, dim, width
     (1, 64, 2, 16, 24),
     (2, 513, 1, 8, 20),
     (1, 1100, 1, 16, 16),
+    (2, 600, 3, 4, 9),
     (1, 40, 1, 256, 100),
     (2, 0, 2, 4, 4),
     (0, 5, 2, 4, 4),
@@ -112,7 +113,7 @@ def test_half_precision(dtype, tolerance, device):
         assert (a.double() - b).abs().max() / b.abs().max() < tolerance
 
 
-@pytest.mark.parametrize("shape", [(1, 1100, 1, 16, 16), (2, 200, 3, 8, 8)])
+@pytest.mark.parametrize("shape", [(1, 1100, 1, 16, 16), (2, 200, 3, 8, 8), (2, 600, 3, 8, 8)])
 @pytest.mark.parametrize("decay", [False, True])
 def test_threads_and_batches_change_no_bit(shape, decay, threads):
     """One head of two segments is worked on in pieces by two threads, and in one go by one."""
