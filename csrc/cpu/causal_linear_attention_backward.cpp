@@ -1,7 +1,7 @@
 // The gradients of causal linear attention (causal_linear_attention.cpp).
 //
 // With n_t = dy_t / den_t and c_t = -(dy_t·y_t) / den_t = -(φ(q_t)·S_t n_t) / den_t:
-//     dφ(q_t) = S_t n_t + c_t z_t                              forwards, with the states of the forward pass, transposed
+//     dφ(q_t) = S_t n_t + c_t z_t                              forwards, with the forward pass's states, transposed
 //     dφ(k_s) = R_s v_s + r_s,  dv_s = R_sᵀ φ(k_s)             backwards
 //     R_s = Σ_{t≥s} a^(t-s) φ(q_t) n_tᵀ,  r_s = Σ_{t≥s} a^(t-s) c_t φ(q_t)
 // The slope of ln a is Σ_t t (φ(q_t)·dφ(q_t) - φ(k_t)·dφ(k_t)), with the initial state as a key at -1 and the final one as a
