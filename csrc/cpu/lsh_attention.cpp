@@ -44,70 +44,64 @@ struct Running {
     std::fill_n(static_cast<float*>(peak), head.n, tame ? 0 : kSelf);
   }
 
-  // One query's scores → their exponentials; → what to scale its y by.
-  float weigh(const Scratch& s, size_t g, float* scores, const Query& q) {
+  // One query's scores, of `count` keys → their exponentials; → what to scale its y by.
+  float weigh(float* scores, const float* weight, int64_t count, const Query& q) {
     vec added{};
     float factor = 1;
     if (tame) {
-      s.each_vector(g, [&](const Looked& keys, int64_t column) {
-        const vec e = exp(load(scores + column) * load(keys.weight));
-        const vec seen = q.hidden(keys) ? vec{} : e;
-        store(scores + column, seen);
+      for (int64_t i = 0; i < count; i += kWidth) {
+        const vec e = exp_within(load(scores + i) * load(weight + i));
+        const vec seen = q.hidden(i) ? vec{} : e;
+        store(scores + i, seen);
         added += seen;
-      });
+      }
     } else {
       vec top = splat(peak[q.time]);
-      s.each_vector(g, [&](const Looked& keys, int64_t column) {
-        const vec score = load(scores + column) * load(keys.weight);
-        const vec seen = q.hidden(keys) ? splat(-std::numeric_limits<float>::infinity()) : score;
-        store(scores + column, seen);
+      for (int64_t i = 0; i < count; i += kWidth) {
+        const vec score = load(scores + i) * load(weight + i);
+        const vec seen = q.hidden(i) ? splat(-std::numeric_limits<float>::infinity()) : score;
+        store(scores + i, seen);
         top = max(seen, top);
-      });
+      }
       const float above = largest(top);
       factor = std::exp(peak[q.time] - above);
       peak[q.time] = above;
-      s.each_vector(g, [&](const Looked&, int64_t column) {
-        const vec x = load(scores + column) - above;
-        const vec e = x < kNothing ? vec{} : exp(x);
-        store(scores + column, e);
+      for (int64_t i = 0; i < count; i += kWidth) {
+        const vec x = load(scores + i) - above;
+        const vec e = x < kNothing ? vec{} : exp_within(x);
+        store(scores + i, e);
         added += e;
-      });
+      }
     }
     total[q.time] = total[q.time] * factor + sum(added);
     return factor;
   }
 
-  void attend(const Head& head, Scratch& s, int64_t round, int64_t first_chunk, int64_t last_chunk) {
+  void attend(const Head& head, Window& w, int64_t round, int64_t first_chunk, int64_t last_chunk) {
     const Problem& p = head.p;
-    if (first_chunk > 0) s.at(first_chunk - 1).gather(head, round, first_chunk - 1);
+    if (first_chunk > 0) w.gather(head, round, first_chunk - 1);
     for (int64_t c = first_chunk; c < last_chunk; ++c) {
-      Keys& own = s.at(c);
-      own.gather(head, round, c);
-      s.panels.clear();
-      if (c > 0) s.cut(s.at(c - 1));
-      s.cut(own);
-      for (int64_t first = 0; first < own.count; first += kQueries) {
-        const int64_t queries = std::min(kQueries, own.count - first);
-        for (size_t g = 0; g < s.panels.size(); g += 2) {
-          s.each_panel(g, [&](const Panel& panel, int64_t column) {
-            product(
-                s.scores + column, s.ld, own.x + first * p.d, p.d, 1, panel.keys->across + panel.first * p.d, p.width,
-                queries, padded(panel.count), p.qk.dim);
-          });
+      w.gather(head, round, c);
+      Soon<3> soon{head.at(round, c + 1), c + 1 < last_chunk ? head.count(c + 1) : 0,
+                   {Matrix{head.x, p.d}, Matrix{head.v, p.m}, Matrix{y, p.m}}};
+      for (int64_t first = 0; first < head.count(c); first += kQueries) {
+        const int64_t row = w.row(c) + first, queries = std::min(kQueries, head.count(c) - first);
+        const int32_t* time = &w.time[row];
+        w.each_panel(c, [&](const Panel& keys) {
+          product(
+              w.scores, p.width, w.x + row * p.d, p.d, 1, w.across + keys.first * p.d, p.width, queries,
+              padded(keys.count), p.qk.dim, soon);
           for (int64_t i = 0; i < queries; ++i)
-            s.part[i] = weigh(s, g, s.scores + i * s.ld, Query(head, own.time[first + i], round));
-          clear(s.rows, queries * p.m);
-          s.each_panel(g, [&](const Panel& panel, int64_t column) {
-            gemm(
-                s.rows, p.m, s.scores + column, s.ld, 1, panel.keys->v + panel.first * p.m, p.m, queries, p.m,
-                panel.count);
-          });
+            w.part[i] = weigh(
+                w.scores + i * p.width, w.weight + keys.first, keys.count, Query(head, w, keys, time[i], round));
+          product(
+              w.rows, p.m, w.scores, p.width, 1, w.v + keys.first * p.m, p.m, queries, p.m, keys.count, soon);
           for (int64_t i = 0; i < queries; ++i) {
-            float* to = y + own.time[first + i] * p.m;
+            float* to = y + time[i] * p.m;
             for (int64_t j = 0; j < p.m; j += kWidth)
-              store(to + j, load(to + j) * s.part[i] + load(s.rows + i * p.m + j));
+              store(to + j, load(to + j) * w.part[i] + load(w.rows + i * p.m + j));
           }
-        }
+        });
       }
     }
   }
@@ -139,7 +133,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(
   p.each_head([&](int64_t first_head, int64_t last_head) {
     Head head(p);
     Running running(p);
-    Scratch scratch(p);
+    Window window(p);
     const int64_t ld = (p.time + kFrames - 1) / kFrames * kFrames;
     std::vector<int32_t> buckets(p.rounds * ld);
     for (int64_t i = first_head; i < last_head; ++i) {
@@ -157,8 +151,8 @@ std::tuple<Tensor, Tensor, Tensor> forward(
       head.place(by);
       running.start(head);
       for (int64_t r = 0; r < p.rounds; ++r)
-        scratch.each_range(head.chunks, [&](Scratch& s, int64_t first, int64_t last) {
-          running.attend(head, s, r, first, last);
+        window.each_range(head.chunks, [&](Window& w, int64_t first, int64_t last) {
+          running.attend(head, w, r, first, last);
         });
       head.each_tile([&](int64_t first, int64_t frames) {
         for (int64_t t = first; t < first + frames; ++t) running.finish(head, t, sums + t);
@@ -181,87 +175,73 @@ struct Gradients {
   explicit Gradients(const Problem& p)
       : lse(nullptr), dy(p.time * p.m), part(p.time), dx(p.time * p.d), dv(p.time * p.m) {}
 
-  void gather(const Head& head, Scratch& s, int64_t round, int64_t c) {
+  void gather(const Head& head, Window& w, int64_t round, int64_t c) {
     const Problem& p = head.p;
-    Keys& own = s.at(c);
-    own.gather(head, round, c);
-    for (int64_t i = 0; i < own.count; ++i) {
-      const int64_t t = own.time[i];
-      copy(s.dy + i * p.m, dy + t * p.m, p.m);
-      s.lse[i] = lse[t];
-      s.part[i] = part[t];
+    w.gather(head, round, c);
+    for (int64_t i = 0; i < head.count(c); ++i) {
+      const int64_t t = w.time[w.row(c) + i];
+      copy(w.dy + i * p.m, dy + t * p.m, p.m);
+      w.lse[i] = lse[t];
+      w.part[i] = part[t];
     }
   }
 
-  // A tile's scores → P, its dy·v → W.
-  void weigh(const Head& head, Scratch& s, size_t g, const Keys& own, int64_t first, int64_t queries, int64_t round) {
-    for (int64_t i = 0; i < queries; ++i) {
-      const Query q(head, own.time[first + i], round);
-      const float lse = s.lse[first + i], part = s.part[first + i];
-      float *scores = s.scores + i * s.ld, *slopes = s.slopes + i * s.ld;
-      s.each_vector(g, [&](const Looked& keys, int64_t column) {
-        const vec weight = load(keys.weight), x = load(scores + column) * weight - lse;
-        const vec e = q.hidden(keys) | (x < kNothing) ? vec{} : exp(x);
-        store(scores + column, e);
-        store(slopes + column, e * (load(slopes + column) - part) * weight);
-      });
+  // One query's scores, of `count` keys → P, its dy·v → W. P is at most 1, whatever rounding says of large scores.
+  static void weigh(
+      float* scores, float* slopes, const float* weights, int64_t count, const Query& q, float lse, float part) {
+    for (int64_t i = 0; i < count; i += kWidth) {
+      const vec weight = load(weights + i), x = load(scores + i) * weight - lse;
+      const vec e = q.hidden(i) | (x < kNothing) ? vec{} : exp_within(min(vec{}, x));
+      store(scores + i, e);
+      store(slopes + i, e * (load(slopes + i) - part) * weight);
     }
   }
 
-  // What a chunk received as keys goes to its frames.
-  void put(const Head& head, const Keys& keys) {
+  // What a chunk received, as queries and as keys, goes to its frames.
+  void put(const Head& head, const Window& w, int64_t c) {
     const Problem& p = head.p;
-    for (int64_t i = 0; i < keys.count; ++i) {
-      const int64_t t = keys.time[i];
-      const float size = head.norm[t] * (head.norm[t] + 1e-6f);
-      add(dx + t * p.d, keys.dx + i * p.d, p.d);
-      if (size > 0) add(dx + t * p.d, keys.x + i * p.d, p.d, -dot(keys.x + i * p.d, keys.dx + i * p.d, p.d) / size);
-      add(dv + t * p.m, keys.dv + i * p.m, p.m);
+    for (int64_t row = w.row(c), i = row; i < row + head.count(c); ++i) {
+      const int64_t t = w.time[i];
+      const float *x = w.x + i * p.d, *e = w.dx + i * p.d, *rows = w.rows + i * p.d;
+      const float size = head.norm[t] * (head.norm[t] + 1e-6f), along = size > 0 ? dot(x, e, p.d) / size : 0;
+      float* to = dx + t * p.d;
+      for (int64_t j = 0; j < p.d; j += kWidth)
+        store(to + j, load(to + j) + load(rows + j) + (load(e + j) - along * load(x + j)));
+      add(dv + t * p.m, w.dv + i * p.m, p.m);
     }
   }
 
   // Chunks first … last, as queries and as keys. The queries of chunk `last` still look back at the one before.
-  void attend(const Head& head, Scratch& s, int64_t round, int64_t first_chunk, int64_t last_chunk) {
+  void attend(const Head& head, Window& w, int64_t round, int64_t first_chunk, int64_t last_chunk) {
     const Problem& p = head.p;
-    if (first_chunk > 0) gather(head, s, round, first_chunk - 1);
-    for (int64_t c = first_chunk; c < std::min(last_chunk + 1, head.chunks); ++c) {
-      Keys& own = s.at(c);
-      const bool mine = c < last_chunk;
-      gather(head, s, round, c);
-      s.panels.clear();
-      if (c > 0) s.cut(s.at(c - 1));
-      if (mine) s.cut(own);
-      for (int64_t first = 0; first < own.count; first += kQueries) {
-        const int64_t queries = std::min(kQueries, own.count - first);
-        const float *x = own.x + first * p.d, *dy = s.dy + first * p.m;
-        clear(s.rows, queries * p.d);
-        for (size_t g = 0; g < s.panels.size(); g += 2) {
-          s.each_panel(g, [&](const Panel& panel, int64_t column) {
-            const int64_t count = padded(panel.count);
-            product(
-                s.scores + column, s.ld, x, p.d, 1, panel.keys->across + panel.first * p.d, p.width, queries, count,
-                p.qk.dim);
-            product(
-                s.slopes + column, s.ld, dy, p.m, 1, panel.keys->v_across + panel.first * p.m, p.width, queries, count,
-                p.v.dim);
-          });
-          weigh(head, s, g, own, first, queries, round);
-          s.each_panel(g, [&](const Panel& panel, int64_t column) {
-            Keys& keys = *panel.keys;
-            const int64_t at = panel.first, count = panel.count;
-            if (&keys == &own || c > first_chunk) {
-              gemm(keys.dv + at * p.m, p.m, s.scores + column, 1, s.ld, dy, p.m, count, p.m, queries);
-              gemm(keys.dx + at * p.d, p.d, s.slopes + column, 1, s.ld, x, p.d, count, p.d, queries);
-            }
-            if (mine) gemm(s.rows, p.d, s.slopes + column, s.ld, 1, keys.x + at * p.d, p.d, queries, p.d, count);
-          });
-        }
-        if (mine)
-          for (int64_t i = 0; i < queries; ++i) add(dx + own.time[first + i] * p.d, s.rows + i * p.d, p.d);
+    const int64_t stop = std::min(last_chunk + 1, head.chunks);
+    if (first_chunk > 0) gather(head, w, round, first_chunk - 1);
+    for (int64_t c = first_chunk; c < stop; ++c) {
+      gather(head, w, round, c);
+      Soon<5> soon{head.at(round, c + 1), c + 1 < stop ? head.count(c + 1) : 0,
+                   {Matrix{head.x, p.d}, Matrix{head.v, p.m}, Matrix{dy, p.m}, Matrix{dx, p.d}, Matrix{dv, p.m}}};
+      for (int64_t first = 0; first < head.count(c); first += kQueries) {
+        const int64_t row = w.row(c) + first, queries = std::min(kQueries, head.count(c) - first);
+        const float *x = w.x + row * p.d, *dy = w.dy + first * p.m;
+        float* rows = w.rows + row * p.d;
+        clear(rows, queries * p.d);
+        w.each_panel(c, [&](const Panel& keys) {
+          const int64_t count = keys.count, across = padded(count);
+          product(w.scores, p.width, x, p.d, 1, w.across + keys.first * p.d, p.width, queries, across, p.qk.dim, soon);
+          product(
+              w.slopes, p.width, dy, p.m, 1, w.v_across + keys.first * p.m, p.width, queries, across, p.v.dim, soon);
+          for (int64_t i = 0; i < queries; ++i)
+            weigh(
+                w.scores + i * p.width, w.slopes + i * p.width, w.weight + keys.first, count,
+                Query(head, w, keys, w.time[row + i], round), w.lse[first + i], w.part[first + i]);
+          gemm(w.dv + keys.first * p.m, p.m, w.scores, 1, p.width, dy, p.m, count, p.m, queries);
+          gemm(w.dx + keys.first * p.d, p.d, w.slopes, 1, p.width, x, p.d, count, p.d, queries);
+          gemm(rows, p.d, w.slopes, p.width, 1, w.x + keys.first * p.d, p.d, queries, p.d, count);
+        });
       }
-      if (c > first_chunk) put(head, s.at(c - 1));
+      if (c > first_chunk) put(head, w, c - 1);
     }
-    if (last_chunk == head.chunks && first_chunk < last_chunk) put(head, s.at(last_chunk - 1));
+    if (last_chunk == head.chunks && first_chunk < last_chunk) put(head, w, last_chunk - 1);
   }
 };
 
@@ -276,7 +256,7 @@ std::tuple<Tensor, Tensor> backward(
   p.each_head([&](int64_t first_head, int64_t last_head) {
     Head head(p);
     Gradients gradients(p);
-    Scratch scratch(p);
+    Window window(p);
     for (int64_t i = first_head; i < last_head; ++i) {
       head.read(i);
       head.place(order.const_data_ptr<int32_t>() + i * p.rounds * p.time);
@@ -294,8 +274,8 @@ std::tuple<Tensor, Tensor> backward(
       });
       clear(gradients.dx, head.n * p.d);
       for (int64_t r = 0; r < p.rounds; ++r)
-        scratch.each_range(head.chunks, [&](Scratch& s, int64_t first, int64_t last) {
-          gradients.attend(head, s, r, first, last);
+        window.each_range(head.chunks, [&](Window& w, int64_t first, int64_t last) {
+          gradients.attend(head, w, r, first, last);
         });
       head.each_tile([&](int64_t first, int64_t count) {
         store_rows(to_qk, head.b, head.h, first, count, gradients.dx + first * p.d, p.d);

@@ -2,6 +2,7 @@
 // Kitaev, Kaiser, Levskaya, "Reformer: The Efficient Transformer", ICLR 2020, section 2.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -14,8 +15,8 @@
 namespace asr {
 
 constexpr int64_t kFrames = kVectors * kWidth;  // in a tile of frames
-constexpr int64_t kQueries = 32;                // in a tile of scores, of two panels of at most kPanel keys
-constexpr int64_t kPanel = 64;
+constexpr int64_t kQueries = 32;                // in a tile of scores of at most kPanel keys
+constexpr int64_t kPanel = 128;
 constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
 typedef uint32_t uvec __attribute__((vector_size(kWidth * 4)));
@@ -30,8 +31,9 @@ inline void copy(float* to, const float* from, int64_t n) {
 struct Problem {
   Rows qk, v;
   const int64_t* lengths;
-  int64_t rounds, size, time, heads, d, m, width, panels;  // d, m: padded widths; width, panels: of a chunk of keys
-  bool causal, backward, inside;                           // inside: several threads to a head
+  int64_t rounds, size, time, heads, d, m;  // d, m: padded widths
+  int64_t half, width, columns;             // rows for a chunk's keys; columns of a panel; of all panels of two chunks
+  bool causal, backward, inside;            // inside: several threads to a head
   float scale;
 
   Problem(
@@ -44,8 +46,9 @@ struct Problem {
         time(this->qk.time),
         heads(this->qk.batch * this->qk.heads),
         d(padded(this->qk.dim)), m(padded(this->v.dim)),
-        width(std::min(padded(this->size), kPanel)),
-        panels((this->size + width - 1) / width),
+        half((this->size + 3) / 4 * 4),
+        width(std::min(padded(2 * half), kPanel)),
+        columns((2 * half + width - 1) / width * width),
         causal(causal), backward(backward),
         inside(heads < torch::stable::get_num_threads()),
         scale(1 / std::sqrt(static_cast<float>(this->qk.dim))) {}
@@ -75,6 +78,9 @@ struct Head {
 
   explicit Head(const Problem& p)
       : p(p), x((p.time + kFrames) * p.d), v(p.time * p.m), norm(p.time), weight(p.time), chunk(p.time * p.rounds) {}
+
+  int64_t count(int64_t c) const { return std::min(p.size, n - c * p.size); }
+  const int32_t* at(int64_t round, int64_t c) const { return order + round * p.time + c * p.size; }
 
   // Calls f(first, count) for tiles of frames.
   template <typename F>
@@ -113,124 +119,115 @@ struct Head {
   }
 };
 
-// A chunk of sorted frames, as keys. Transposed copies are cut into panels of p.width columns.
-struct Keys {
-  const Problem& p;
-  int64_t columns, count = 0;
-  Buffer x, across, v, v_across, weight, dx, dv;
-  std::vector<int32_t> time, chunk;  // chunk: (earlier rounds, columns)
-
-  explicit Keys(const Problem& p)
-      : p(p), columns(p.panels * p.width),
-        x(columns * p.d), across(columns * p.d), v(columns * p.m),
-        v_across(p.backward * columns * p.m), weight(columns),
-        dx(p.backward * columns * p.d), dv(p.backward * columns * p.m),
-        time(columns), chunk(p.rounds * columns) {}
-
-  void gather(const Head& head, int64_t round, int64_t c) {
-    const int32_t* at = head.order + round * p.time + c * p.size;
-    count = std::min(p.size, head.n - c * p.size);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t t = at[i], soon = at[std::min(i + 4, count - 1)];
-      for (int64_t j = 0; j < p.d; j += 16) __builtin_prefetch(head.x + soon * p.d + j);
-      for (int64_t j = 0; j < p.m; j += 16) __builtin_prefetch(head.v + soon * p.m + j);
-      copy(x + i * p.d, head.x + t * p.d, p.d);
-      copy(v + i * p.m, head.v + t * p.m, p.m);
-      time[i] = at[i];
-      weight[i] = head.weight[t];
-      for (int64_t r = 0; r < round; ++r) chunk[r * columns + i] = head.chunk[t * p.rounds + r];
-    }
-    std::fill(time.begin() + count, time.begin() + padded(count), kNever);
-    turn(across, x, p.d);
-    if (!p.backward) return;
-    turn(v_across, v, p.m);
-    clear(dx, count * p.d);
-    clear(dv, count * p.m);
-  }
-
-  void turn(float* to, const float* from, int64_t ld) const {
-    for (int64_t i = 0; i < count; i += p.width)
-      transpose(to + i * ld, p.width, from + i * ld, ld, (std::min(p.width, count - i) + 3) / 4 * 4, ld);
-  }
-};
-
+// Keys of a window.
 struct Panel {
-  Keys* keys;
   int64_t first, count;
 };
 
-// kWidth keys, as a query looks at them.
-struct Looked {
-  const float* weight;
-  const int32_t *time, *chunk;
-  int64_t ld;  // between the chunks of two rounds
+// Buffers of one thread: chunk c and the one before as keys, in the halves c % 2 and 1 - c % 2 of a window, so that each
+// is gathered once and both are one operand; and a tile of scores. Transposed copies are cut into panels of p.width
+// columns.
+struct Window {
+  const Problem& p;
+  Buffer x, across, v, v_across, weight, rows, dx, dv, dy, lse, part, scores, slopes;  // rows: what queries receive
+  std::vector<int32_t> time, chunk;  // time: kNever where there is no frame; chunk: (earlier rounds, columns)
+
+  explicit Window(const Problem& p)
+      : p(p),
+        x(2 * p.half * p.d), across(p.columns * p.d), v(2 * p.half * p.m),
+        v_across(p.backward * p.columns * p.m), weight(p.columns),
+        rows(p.backward ? 2 * p.half * p.d : kQueries * p.m),
+        dx(p.backward * 2 * p.half * p.d), dv(p.backward * 2 * p.half * p.m),
+        dy(p.backward * p.half * p.m), lse(p.backward * p.half), part(std::max(kQueries, p.half)),
+        scores(kQueries * p.width), slopes(p.backward * kQueries * p.width),
+        time(p.columns, kNever), chunk(p.rounds * p.columns) {}
+
+  // The first row of chunk c.
+  int64_t row(int64_t c) const { return c % 2 * p.half; }
+
+  void gather(const Head& head, int64_t round, int64_t c) {
+    const int32_t* at = head.at(round, c);
+    const int64_t start = row(c), stop = start + p.half, count = head.count(c), end = start + count;
+    for (int64_t i = start; i < end; ++i, ++at) {
+      const int64_t t = *at;
+      copy(x + i * p.d, head.x + t * p.d, p.d);
+      copy(v + i * p.m, head.v + t * p.m, p.m);
+      time[i] = *at;
+      weight[i] = head.weight[t];
+      for (int64_t r = 0; r < round; ++r) chunk[r * p.columns + i] = head.chunk[t * p.rounds + r];
+    }
+    clear(x + end * p.d, (stop - end) * p.d);
+    clear(v + end * p.m, (stop - end) * p.m);
+    clear(weight + end, stop - end);
+    std::fill(time.begin() + end, time.begin() + (c == 0 ? 2 * p.half : stop), kNever);
+    turn(across, x, start, p.d);
+    if (!p.backward) return;
+    turn(v_across, v, start, p.m);
+    clear(dx + start * p.d, p.half * p.d);
+    clear(dv + start * p.m, p.half * p.m);
+  }
+
+  void turn(float* to, const float* from, int64_t start, int64_t ld) const {
+    for (int64_t i = start, count; i < start + p.half; i += count) {
+      const int64_t column = i % p.width;
+      count = std::min(start + p.half - i, p.width - column);
+      transpose(to + (i - column) * ld + column, p.width, from + i * ld, ld, count, ld);
+    }
+  }
+
+  // Calls f(panel) for the keys that chunk c looks at.
+  template <typename F>
+  void each_panel(int64_t c, const F& f) const {
+    const int64_t keys = c > 0 ? 2 * p.half : p.half;
+    for (int64_t i = 0; i < keys; i += p.width) f(Panel{i, std::min(p.width, keys - i)});
+  }
+
+  // Calls f(window, first, last) for ranges of one head's chunks.
+  template <typename F>
+  void each_range(int64_t chunks, const F& f) {
+    if (!p.inside) return f(*this, 0, chunks);
+    torch::stable::parallel_for(0, chunks, 4, [&](int64_t first, int64_t last) {
+      Window own(p);
+      f(own, first, last);
+    });
+  }
 };
 
+// Frame `time` as it looks at a panel.
 struct Query {
+  const int32_t *chunk, *times, *chunks;
+  int64_t round, columns;
   int32_t time, limit;
-  const int32_t* chunk;
-  int64_t round;
 
-  Query(const Head& head, int32_t time, int64_t round)
-      : time(time), limit(head.p.causal ? time : kNever - 1), chunk(&head.chunk[time * head.p.rounds]), round(round) {}
+  Query(const Head& head, const Window& keys, const Panel& panel, int32_t time, int64_t round)
+      : chunk(&head.chunk[time * head.p.rounds]), times(&keys.time[panel.first]), chunks(&keys.chunk[panel.first]),
+        round(round), columns(head.p.columns), time(time), limit(head.p.causal ? time : kNever - 1) {}
 
-  // Keys not seen here: itself, padding, the future, and those seen in an earlier round.
-  ivec hidden(const Looked& keys) const {
-    const ivec at = load(keys.time);
+  // Which of keys i … i + kWidth are not seen: itself, padding, the future, and those seen in an earlier round.
+  ivec hidden(int64_t i) const {
+    const ivec at = load(times + i);
     uvec apart = 2u - uvec{};
     for (int64_t r = 0; r < round; ++r) {
-      const uvec distance = reinterpret_cast<uvec>(chunk[r] - load(keys.chunk + r * keys.ld));
+      const uvec distance = reinterpret_cast<uvec>(chunk[r] - load(chunks + r * columns + i));
       apart = distance < apart ? distance : apart;
     }
     return (at == time) | (at > limit) | (apart < 2u);
   }
 };
 
-// Buffers of one thread. Two chunks are kept: a chunk and the one before.
-struct Scratch {
-  const Problem& p;
-  Keys chunk[2];
-  std::vector<Panel> panels;
-  int64_t ld;
-  Buffer scores, slopes, rows, dy, lse, part;
+// Memory is asked for a chunk's rows one frame after another, between the products of the chunk before.
+template <size_t N>
+struct Soon {
+  const int32_t* at;
+  int64_t left;
+  std::array<Matrix, N> from;
 
-  explicit Scratch(const Problem& p)
-      : p(p), chunk{Keys(p), Keys(p)}, ld(2 * p.width),
-        scores(kQueries * ld), slopes(p.backward * kQueries * ld), rows(kQueries * std::max(p.d, p.m)),
-        dy(p.backward * p.size * p.m), lse(p.backward * p.size), part(std::max(kQueries, p.size)) {}
-
-  Keys& at(int64_t c) { return chunk[c & 1]; }
-
-  void cut(Keys& keys) {
-    for (int64_t i = 0; i < keys.count; i += p.width) panels.push_back({&keys, i, std::min(p.width, keys.count - i)});
-  }
-
-  // Calls f(panel, column) for panels g and g + 1; column is theirs in a tile of scores.
-  template <typename F>
-  void each_panel(size_t g, const F& f) const {
-    for (size_t i = g; i < std::min(g + 2, panels.size()); ++i) f(panels[i], (i - g) * p.width);
-  }
-
-  // Calls f(keys, column) for every vector of a row of a tile.
-  template <typename F>
-  void each_vector(size_t g, const F& f) const {
-    each_panel(g, [&](const Panel& panel, int64_t column) {
-      const Keys& keys = *panel.keys;
-      const float* weight = keys.weight + panel.first;
-      const int32_t *time = &keys.time[panel.first], *chunk = &keys.chunk[panel.first];
-      const int64_t count = panel.count, columns = keys.columns;
-      for (int64_t i = 0; i < count; i += kWidth) f(Looked{weight + i, time + i, chunk + i, columns}, column + i);
-    });
-  }
-
-  // Calls f(scratch, first, last) for ranges of one head's chunks.
-  template <typename F>
-  void each_range(int64_t chunks, const F& f) {
-    if (!p.inside) return f(*this, 0, chunks);
-    torch::stable::parallel_for(0, chunks, 4, [&](int64_t first, int64_t last) {
-      Scratch own(p);
-      f(own, first, last);
-    });
+  void operator()() {
+    if (left <= 0) return;
+    --left;
+    for (const Matrix& x : from)
+      for (int64_t i = 0; i < x.ld; i += 16) __builtin_prefetch(x.data + *at * x.ld + i);
+    ++at;
   }
 };
 
