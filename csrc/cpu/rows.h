@@ -150,16 +150,23 @@ inline void load_rows_as(
   for (int64_t t = 0; t < count; ++t, from += x.stride[1], to += ld) {
     if (next) prefetch_next(from, x.stride[1], count, x.dim);
     if constexpr (std::is_same_v<T, float>)
-      if (x.stride[3] == 1 && x.dim == ld && ld % kWidth == 0) {
+      if (x.stride[3] == 1) {
         int64_t d = 0;
-        for (; d + 4 * kWidth <= ld; d += 4 * kWidth) {  // side by side: the steps of f wait for each other
+        for (; d + 4 * kWidth <= x.dim; d += 4 * kWidth) {  // side by side: the steps of f wait for each other
           vec y[4];
 #pragma GCC unroll 4
           for (int i = 0; i < 4; ++i) y[i] = f(load(from + d + i * kWidth), t);
 #pragma GCC unroll 4
           for (int i = 0; i < 4; ++i) store(to + d + i * kWidth, y[i]);
         }
-        for (; d < ld; d += kWidth) store(to + d, f(load(from + d), t));
+        for (; d + kWidth <= x.dim; d += kWidth) store(to + d, f(load(from + d), t));
+        if (d < x.dim) {
+          float last[kWidth] = {};
+          std::copy_n(from + d, x.dim - d, last);
+          store(last, f(load(last), t));
+          std::copy_n(last, x.dim - d, to + d);
+        }
+        std::fill(to + x.dim, to + ld, 0.0f);
         continue;
       }
     if (x.stride[3] == 1)
@@ -207,12 +214,11 @@ inline void store_rows_as(
     const Rows& x, int64_t b, int64_t h, int64_t start, int64_t count, const float* from, int64_t ld, const F& f) {
   T* to = x.at<T>(b, start, h);
   for (int64_t t = 0; t < count; ++t, to += x.stride[1], from += ld) {
+    int64_t d = 0;
     if constexpr (std::is_same_v<T, float>)
-      if (x.stride[3] == 1 && x.dim == ld) {
-        for (int64_t d = 0; d < ld; d += kWidth) store(to + d, f(load(from + d), t, d));
-        continue;
-      }
-    for (int64_t d = 0; d < x.dim; d += kWidth) {
+      if (x.stride[3] == 1)
+        for (; d + kWidth <= x.dim; d += kWidth) store(to + d, f(load(from + d), t, d));
+    for (; d < x.dim; d += kWidth) {
       float part[kWidth];
       store(part, f(load(from + d), t, d));
       for (int64_t i = 0; i < std::min<int64_t>(kWidth, x.dim - d); ++i)
