@@ -1,4 +1,4 @@
-"""An op with a gradient, called for a third of what torch's dispatcher asks for ops whose gradient is in Python."""
+"""An op with a gradient in Python, called for half of what torch's dispatcher asks for such ops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def differentiable(
     same two parts, below which the op is only looked up: a step has some fifty of these calls.
 
     Args:
-        save, backward: as `torch.library.register_autograd` wants `setup_context` and `backward`.
+        save, backward: `setup_context` and `backward` of torch's `register_autograd`.
     """
     library.register_autograd(f"asr::{name}", backward, setup_context=save, lib=LIBRARY)
     op = getattr(torch.ops.asr, name).default
