@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,12 +23,11 @@ from asr.report.bare_loop import BareLoop, Batch, Group, why_not
 from asr.report.bench_kernels import gemm_rate
 from asr.report.flops import count_flops
 from asr.report.made_up_set import corpus, made_up
-from asr.report.operators import HEAVY, operator_seconds
+from asr.report.operators import HEAVY, operator_seconds, timed
 from asr.train import loop
 from asr.train.auto_batch.plan import find_batch_frames
 from asr.train.checkpoint import save_checkpoint
 from asr.train.freeze import freeze
-from asr.train.measure import synchronise
 from asr.train.precision import DTYPES
 from asr.train.prepare import fresh_state
 from asr.train.sets import keep_trainable
@@ -143,7 +141,7 @@ def _take_turns(
                 bare(batches)
 
         first, second = (ours, theirs) if len(turns) % 2 == 0 else (theirs, ours)
-        taken = {first: _timed(first, device), second: _timed(second, device)}
+        taken = {first: timed(first, device), second: timed(second, device)}
         state.watch.settle()
         parts = {name: seconds - before.get(name, 0.0) for name, seconds in state.watch.seconds.items()}
         padded = sum(_padded(state, group) for group in few)
@@ -156,15 +154,6 @@ def _take_turns(
 def _run(groups: Sequence[Group], state: State) -> None:
     for group in groups:
         loop._step(group, state)
-
-
-def _timed(run: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """Seconds, and seconds of the processor, until the device has done it."""
-    synchronise(device)
-    start, processor = time.perf_counter(), time.process_time()
-    run()
-    synchronise(device)
-    return time.perf_counter() - start, time.process_time() - processor
 
 
 def _padded(state: State, group: Group) -> int:
@@ -242,8 +231,8 @@ def _epoch_figures(state: State, turns: Sequence[Turn]) -> list[Figure]:
 
         parts = {
             "training": sum(t.seconds for t in turns),
-            "validation": _timed(validation, state.device)[0],
-            "checkpoint": _timed(checkpoint, state.device)[0],
+            "validation": timed(validation, state.device)[0],
+            "checkpoint": timed(checkpoint, state.device)[0],
         }
     return [Figure("epoch", name, value, "s") for name, value in parts.items()] + _shares(
         "epoch", parts, "% of an epoch"

@@ -42,9 +42,9 @@ def operator_seconds(runs: Sequence[Callable[[], object]], device: torch.device)
     cost = 0.0 if gpu else _cost_of_an_event()
     alone, seconds = 0.0, dict.fromkeys(ALL, 0.0)
     for run in runs:
-        alone += _seconds(run, device)
+        alone += timed(run, device)[0]
         with profile(activities=activities) as found, torch.profiler.record_function("all of it"):
-            _seconds(run, device)
+            timed(run, device)
         for event in found.events():
             if event.device_type == torch.autograd.DeviceType.CPU and not event.is_async:
                 own = event.self_device_time_total if gpu else event.self_cpu_time_total
@@ -57,12 +57,13 @@ def operator_seconds(runs: Sequence[Callable[[], object]], device: torch.device)
     return {kind: value if kind in HEAVY else value * left / others for kind, value in seconds.items()}
 
 
-def _seconds(run: Callable[[], object], device: torch.device) -> float:
+def timed(run: Callable[[], object], device: torch.device) -> tuple[float, float]:
+    """Seconds, and seconds of the processor, until the device has done it."""
     synchronise(device)
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     run()
     synchronise(device)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - processor
 
 
 def _cost_of_an_event(events: int = 3000) -> float:

@@ -50,26 +50,30 @@ template <typename F>
 void each_frame(const Tensor& x, const Tensor& lengths, int64_t width, const F& f) {
   const int64_t time = x.size(1), *real = lengths.const_data_ptr<int64_t>();
   torch::stable::parallel_for(
-      0, x.size(0) * time, std::max<int64_t>(1, kGrain / (4 * width)), [&](int64_t begin, int64_t end) {
+      0, x.size(0) * time, std::max<int64_t>(1, kGrain / (4 * width + 1)), [&](int64_t begin, int64_t end) {
         for (int64_t frame = begin; frame < end; ++frame) f(frame, frame % time < real[frame / time]);
       });
 }
 
-// Calls f(i) for vectors that cover `width` floats, and last(i, n) for the n that are left.
-template <typename F, typename G>
-void vectors(int64_t width, const F& f, const G& last) {
+// Calls f(i, n) for vectors that cover `width` floats, n of them from i on.
+template <typename F>
+void vectors(int64_t width, const F& f) {
   int64_t i = 0;
-  for (; i + kWidth <= width; i += kWidth) f(i);
-  if (i < width) last(i, width - i);
+  for (; i + kWidth <= width; i += kWidth) f(i, kWidth);
+  if (i < width) f(i, width - i);
 }
 
-vec load_some(const float* p, int64_t n) {
+inline vec load(const float* p, int64_t n) {
+  if (n == kWidth) return asr::load(p);
   vec x{};
   std::memcpy(&x, p, n * sizeof(float));
   return x;
 }
 
-void store_some(float* p, vec x, int64_t n) { std::memcpy(p, &x, n * sizeof(float)); }
+inline void store(float* p, vec x, int64_t n) {
+  if (n == kWidth) asr::store(p, x);
+  else std::memcpy(p, &x, n * sizeof(float));
+}
 
 int64_t half_width(const Tensor& x, const Tensor& lengths) {
   check(x, lengths);
@@ -89,9 +93,7 @@ Tensor gate(Tensor x, Tensor lengths) {
     const float *a = from + 2 * frame * width, *b = a + width;
     float* y = to + frame * width;
     if (!real) return static_cast<void>(std::fill_n(y, width, 0.0f));
-    vectors(
-        width, [&](int64_t i) { store(y + i, load(a + i) * sigmoid(load(b + i))); },
-        [&](int64_t i, int64_t n) { store_some(y + i, load_some(a + i, n) * sigmoid(load_some(b + i, n)), n); });
+    vectors(width, [&](int64_t i, int64_t n) { store(y + i, load(a + i, n) * sigmoid(load(b + i, n)), n); });
   });
   return out;
 }
@@ -108,16 +110,10 @@ Tensor gate_backward(Tensor dout, Tensor x, Tensor lengths) {
     const float *a = from + 2 * frame * width, *b = a + width, *dy = dy_all + frame * width;
     float *da = to + 2 * frame * width, *db = da + width;
     if (!real) return static_cast<void>(std::fill_n(da, 2 * width, 0.0f));
-    vectors(
-        width,
-        [&](int64_t i) {
-          const vec s = sigmoid(load(b + i)), g = load(dy + i) * s;
-          store(da + i, g), store(db + i, g * load(a + i) * (1.0f - s));
-        },
-        [&](int64_t i, int64_t n) {
-          const vec s = sigmoid(load_some(b + i, n)), g = load_some(dy + i, n) * s;
-          store_some(da + i, g, n), store_some(db + i, g * load_some(a + i, n) * (1.0f - s), n);
-        });
+    vectors(width, [&](int64_t i, int64_t n) {
+      const vec s = sigmoid(load(b + i, n)), g = load(dy + i, n) * s;
+      store(da + i, g, n), store(db + i, g * load(a + i, n) * (1.0f - s), n);
+    });
   });
   return dx;
 }
